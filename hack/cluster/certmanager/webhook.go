@@ -1,0 +1,27 @@
+package main
+
+import (
+	"context"
+
+	"github.com/cert-manager/cert-manager/internal/webhook"
+	"github.com/cert-manager/cert-manager/pkg/webhook/options"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+)
+
+func runWebhook(ctx context.Context, args []string) error {
+	config, err := options.NewWebhookConfiguration()
+	if err != nil {
+		return err
+	}
+	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
+	options.AddConfigFlags(flags, config)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	server, err := webhook.NewCertManagerWebhookServer(klog.Background(), *config)
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
