@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// registry is the prefix under which releases are published; a local build carries the same names, so that charts and
+// samples need no other.
+const registry = "ghcr.io/qtls-dev/"
+
+// image is one line of the catalogue: one image that this program builds.
+type image struct {
+	// id names the image on the command line.
+	id string
+	// folder, below images/, holds the Dockerfile. Besides the build stage's output a Dockerfile copies from its own
+	// folder only: this folder is what the image's key covers.
+	folder string
+	// tag is empty for an image that carries the project's version.
+	tag string
+	// suite is the Debian release below the image; empty for one made from scratch.
+	suite string
+	// binaries are the programs, by name, that the Dockerfile takes from its build stage.
+	binaries []string
+	// shows are the Debian packages worth a line in the summary.
+	shows []string
+}
+
+var catalogue = []image{
+	{
+		id: "gateway", folder: "gateway", suite: "trixie",
+		binaries: []string{"qtls-agent"},
+		shows:    []string{"haproxy", "libssl3t64", "pkcs11-provider"},
+	},
+	{
+		id: "operator", folder: "operator", suite: "trixie",
+		binaries: []string{"qtls-operator"},
+		shows:    []string{"openssl"},
+	},
+	{
+		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie",
+		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
+		shows:    []string{"openssl", "curl"},
+	},
+	{
+		id: "client-bookworm", folder: "client", tag: "bookworm", suite: "bookworm",
+		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
+		shows:    []string{"openssl", "curl"},
+	},
+	{
+		id: "echo", folder: "echo",
+		binaries: []string{"qtls-echo"},
+	},
+}
+
+// program says how one static Go executable is built.
+type program struct {
+	// module is the folder of the Go module, relative to the root of the repository.
+	module string
+	// pkg is the package in that module.
+	pkg string
+	// toolchain overrides the one that the root module names.
+	toolchain string
+}
+
+var programs = map[string]program{
+	"qtls-agent":        {module: ".", pkg: "./cmd/qtls-agent"},
+	"qtls-operator":     {module: ".", pkg: "./cmd/qtls-operator"},
+	"qtls-echo":         {module: ".", pkg: "./images/echo"},
+	"qtls-probe-go1.26": {module: "e2e/probe", pkg: ".", toolchain: "go1.26.8"},
+	"qtls-probe-go1.27": {module: "e2e/probe", pkg: ".", toolchain: "go1.27.4"},
+}
+
+// name is the image's full name without its tag.
+func (i image) name() string { return registry + "qtls-" + i.folder }
+
+// reference is the image's full name and tag.
+func (i image) reference(version string) string {
+	if i.tag != "" {
+		return i.name() + ":" + i.tag
+	}
+	return i.name() + ":" + version
+}
+
+// buildArgs are the Dockerfile's arguments that are the image's own.
+func (i image) buildArgs() map[string]string {
+	if i.folder == "client" {
+		return map[string]string{"DEBIAN": i.suite}
+	}
+	return nil
+}
+
+// selectImages finds the images that the words name: an id, or a folder, which stands for all images built from it.
+// No words mean all images.
+func selectImages(words []string) ([]image, error) {
+	if len(words) == 0 {
+		return catalogue, nil
+	}
+	for _, word := range words {
+		if !slices.ContainsFunc(catalogue, func(i image) bool { return i.id == word || i.folder == word }) {
+			return nil, fmt.Errorf("no image %q: there are %s", word, strings.Join(ids(), ", "))
+		}
+	}
+	var found []image
+	for _, i := range catalogue {
+		if slices.Contains(words, i.id) || slices.Contains(words, i.folder) {
+			found = append(found, i)
+		}
+	}
+	return found, nil
+}
+
+func ids() []string {
+	var all []string
+	for _, i := range catalogue {
+		all = append(all, i.id)
+	}
+	return all
+}

@@ -1,0 +1,152 @@
+// Command images builds the project's container images on a machine without a registry: Debian bases from mmdebstrap,
+// the same Dockerfiles that anybody else builds, and tars to load into a cluster. See images/README.md.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
+
+  build [-fresh]   build images; -fresh takes in what Debian has published since the last build
+  list [-tars]     show the images built last; -tars prints the paths of their tars alone
+  rootfs           print a folder with the root file system of an image's Debian packages, for tests
+  verify           check the images built last: versions, user, rights, and a post-quantum handshake
+
+Images: %s ("client" is both clients).
+The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return fmt.Errorf("no command\n"+usage, strings.Join(ids(), ", "))
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	fresh := flags.Bool("fresh", false, "")
+	tars := flags.Bool("tars", false, "")
+	if err := flags.Parse(args[1:]); err != nil {
+		return fmt.Errorf("%w\n"+usage, err, strings.Join(ids(), ", "))
+	}
+	images, err := selectImages(flags.Args())
+	if err != nil {
+		return err
+	}
+	commands := map[string]func(*builder, image) error{
+		"build": func(b *builder, i image) error {
+			r, err := b.build(ctx, i)
+			if err == nil {
+				show(out, r)
+			}
+			return err
+		},
+		"list": func(b *builder, i image) error {
+			r, ok := b.latest(i)
+			switch {
+			case !ok:
+				return fmt.Errorf("image %s has not been built: images build %s", i.id, i.id)
+			case *tars:
+				fmt.Fprintln(out, r.Tar)
+			default:
+				show(out, r)
+			}
+			return nil
+		},
+		"rootfs": func(b *builder, i image) error {
+			dir, err := b.rootfs(ctx, i)
+			if err == nil {
+				fmt.Fprintln(out, dir)
+			}
+			return err
+		},
+		"verify": func(b *builder, i image) error { return b.verify(ctx, i, out) },
+	}
+	do, known := commands[args[0]]
+	if !known {
+		return fmt.Errorf("no command %q\n"+usage, args[0], strings.Join(ids(), ", "))
+	}
+	if args[0] == "rootfs" {
+		if len(flags.Args()) == 0 {
+			return errors.New("rootfs: name an image")
+		}
+		// One folder is wanted; a name that stands for several images means the first.
+		images = images[:1]
+	}
+	b, err := newBuilder(ctx)
+	if err != nil {
+		return err
+	}
+	b.fresh = *fresh
+	for _, i := range images {
+		if err := do(b, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newBuilder(ctx context.Context) (*builder, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	version, err := projectVersion(root)
+	if err != nil {
+		return nil, err
+	}
+	c, err := openCache()
+	if err != nil {
+		return nil, err
+	}
+	policy, err := hostPolicy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &builder{cache: c, buildah: &buildah{c}, root: root, version: version, policy: policy}, nil
+}
+
+// repositoryRoot is the nearest folder upwards whose go.mod is the root module's.
+func repositoryRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		mod, err := os.ReadFile(filepath.Join(d, "go.mod"))
+		if err == nil && strings.HasPrefix(string(mod), "module qtls.dev/qtls\n") {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("%s is not inside a checkout of Q-TLS (no go.mod of module qtls.dev/qtls upwards)", dir)
+		}
+	}
+}
+
+// show writes a built image's summary.
+func show(out io.Writer, r result) {
+	fmt.Fprintf(out, "%s\n  id        %s\n  size      %.1f MB\n  tar       %s\n  sbom      %s\n  packages  %s\n",
+		r.Reference, r.ID, float64(r.Size)/1e6, r.Tar, r.SBOM, cmp.Or(strings.Join(r.Packages, ", "), "none"))
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+// goProgram is a Go executable in an image.
+type goProgram struct {
+	name, sha256 string
+	info         *buildinfo.BuildInfo
+}
+
+// readProgram reads what the Go linker recorded in an executable.
+func readProgram(path string) (goProgram, error) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return goProgram{}, fmt.Errorf("read the build information of %s: %w", path, err)
+	}
+	sum, err := hashFile(path)
+	return goProgram{filepath.Base(path), sum, info}, err
+}
+
+// billOfMaterials lists what an image holds as CycloneDX 1.6: each Debian package, each Go program, and the modules and
+// the standard library in each program. Equal content gives an equal document, so it has no time stamp.
+func billOfMaterials(name, version, suite string, packages []debPackage, programs []goProgram) *cdx.BOM {
+	bom := cdx.NewBOM()
+	subject := cdx.Component{Type: cdx.ComponentTypeContainer, BOMRef: "image", Name: name, Version: version}
+	bom.Metadata = &cdx.Metadata{Component: &subject}
+
+	var components []cdx.Component
+	var dependencies []cdx.Dependency
+	var top []string
+	for _, p := range packages {
+		c := debComponent(p, suite)
+		components = append(components, c)
+		top = append(top, c.BOMRef)
+	}
+	seen := map[string]bool{}
+	for _, p := range programs {
+		app := cdx.Component{
+			Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name, Version: version,
+			Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: p.sha256}},
+		}
+		components = append(components, app)
+		top = append(top, app.BOMRef)
+		var uses []string
+		for _, m := range goModules(p.info) {
+			uses = append(uses, m.BOMRef)
+			if !seen[m.BOMRef] {
+				seen[m.BOMRef] = true
+				components = append(components, m)
+			}
+		}
+		dependencies = append(dependencies, cdx.Dependency{Ref: app.BOMRef, Dependencies: &uses})
+	}
+	dependencies = append([]cdx.Dependency{{Ref: subject.BOMRef, Dependencies: &top}}, dependencies...)
+	bom.Components, bom.Dependencies = &components, &dependencies
+	bom.SerialNumber = serialNumber(components, name, version)
+	return bom
+}
+
+// debComponent describes a package under its package URL of type deb, which vulnerability scanners match by.
+func debComponent(p debPackage, suite string) cdx.Component {
+	q := url.Values{"arch": {p.arch}, "distro": {"debian-" + bases[suite].release}}
+	purl := "pkg:deb/debian/" + purlEscape(p.name) + "@" + purlEscape(p.version) + "?" + q.Encode()
+	return cdx.Component{
+		Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: p.name, Version: p.version, PackageURL: purl,
+		Properties: &[]cdx.Property{
+			{Name: "debian:source", Value: p.source},
+			{Name: "debian:source-version", Value: p.sourceVersion},
+		},
+	}
+}
+
+// goModules describes the standard library and the modules of a program, replacements as what they were replaced by.
+// The main module is the program itself.
+func goModules(info *buildinfo.BuildInfo) []cdx.Component {
+	modules := []cdx.Component{goComponent("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		modules = append(modules, goComponent(m.Path, m.Version))
+	}
+	return modules
+}
+
+func goComponent(path, version string) cdx.Component {
+	purl := "pkg:golang/" + path
+	if version != "" { // a module replaced by a folder has none
+		purl += "@" + purlEscape(version)
+	}
+	return cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: path, Version: version, PackageURL: purl}
+}
+
+// purlEscape escapes a name or a version as the package URL specification asks: "+" is percent-encoded, ":" is not.
+func purlEscape(v string) string { return strings.ReplaceAll(url.QueryEscape(v), "%3A", ":") }
+
+// serialNumber derives the document's UUID (RFC 9562, version 8) from its content.
+func serialNumber(components []cdx.Component, name, version string) string {
+	h := sha256.New()
+	fmt.Fprintln(h, name, version)
+	for _, c := range components {
+		fmt.Fprintln(h, c.BOMRef, c.Version)
+		if c.Hashes != nil {
+			fmt.Fprintln(h, *c.Hashes)
+		}
+	}
+	u := h.Sum(nil)[:16]
+	u[6] = u[6]&0x0f | 0x80
+	u[8] = u[8]&0x3f | 0x80
+	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// encode writes a document as indented CycloneDX 1.6 JSON.
+func encode(bom *cdx.BOM) ([]byte, error) {
+	var out bytes.Buffer
+	err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
+	return out.Bytes(), err
+}
+
+// packageList is the plain form of the same: "name version" lines, as packages.txt holds them.
+func packageList(packages []debPackage, programs []goProgram) []byte {
+	var out bytes.Buffer
+	for _, p := range packages {
+		fmt.Fprintf(&out, "%s %s\n", p.name, p.version)
+	}
+	for _, p := range programs {
+		fmt.Fprintf(&out, "%s %s sha256:%s\n", p.name, p.info.GoVersion, p.sha256)
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+func sampleBOM(t *testing.T) *cdx.BOM {
+	t.Helper()
+	agent := goProgram{"qtls-agent", strings.Repeat("ab", 32), &buildinfo.BuildInfo{
+		GoVersion: "go1.27.4",
+		Main:      debug.Module{Path: "qtls.dev/qtls"},
+		Deps: []*debug.Module{
+			{Path: "k8s.io/api", Version: "v0.36.3"},
+			{Path: "example.com/old", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/fork", Version: "v1.0.1+incompatible"}},
+			{Path: "example.com/local", Version: "v0.0.0", Replace: &debug.Module{Path: "../local"}},
+		},
+	}}
+	second := goProgram{"qtls-probe", strings.Repeat("cd", 32), &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}
+	return billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), []goProgram{agent, second})
+}
+
+func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
+	bom := sampleBOM(t)
+	versions := map[string]string{}
+	for _, c := range *bom.Components {
+		versions[c.BOMRef] = c.Version
+	}
+	for ref, version := range map[string]string{
+		"pkg:deb/debian/haproxy@3.2.26-1?arch=amd64&distro=debian-13":                 "3.2.26-1",
+		"pkg:deb/debian/libcrypt1@1:4.4.38-1?arch=amd64&distro=debian-13":             "1:4.4.38-1",
+		"pkg:deb/debian/libstdc%2B%2B6@14.2.0-19%2Bb1?arch=amd64&distro=debian-13":    "14.2.0-19+b1",
+		"pkg:deb/debian/ca-certificates@20250419%2Bdeb13u1?arch=all&distro=debian-13": "20250419+deb13u1",
+		"program:qtls-agent":                                "1.2.3",
+		"program:qtls-probe":                                "1.2.3",
+		"pkg:golang/stdlib@1.27.4":                          "1.27.4",
+		"pkg:golang/k8s.io/api@v0.36.3":                     "v0.36.3",
+		"pkg:golang/example.com/fork@v1.0.1%2Bincompatible": "v1.0.1+incompatible",
+		"pkg:golang/../local":                               "",
+	} {
+		if got, ok := versions[ref]; !ok || got != version {
+			t.Errorf("component %s has version %q (there: %t), want %q", ref, got, ok, version)
+		}
+		delete(versions, ref)
+	}
+	if len(versions) > 0 {
+		t.Errorf("unexpected components %v", versions)
+	}
+}
+
+func TestBillOfMaterialsKeepsTheSourcePackage(t *testing.T) {
+	for _, c := range *sampleBOM(t).Components {
+		if c.Name != "libstdc++6" {
+			continue
+		}
+		for _, p := range *c.Properties {
+			if p.Name == "debian:source" && p.Value == "gcc-14" {
+				return
+			}
+		}
+		t.Errorf("libstdc++6 has properties %v, want debian:source gcc-14", *c.Properties)
+	}
+}
+
+func TestBillOfMaterialsIsConsistentAndReadable(t *testing.T) {
+	document, err := encode(sampleBOM(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom cdx.BOM
+	if err := cdx.NewBOMDecoder(bytes.NewReader(document), cdx.BOMFileFormatJSON).Decode(&bom); err != nil {
+		t.Fatal(err)
+	}
+	if bom.SpecVersion != cdx.SpecVersion1_6 || bom.Metadata.Component.Name != "ghcr.io/qtls-dev/qtls-gateway" {
+		t.Errorf("version %v of %v", bom.SpecVersion, bom.Metadata.Component)
+	}
+	if !regexp.MustCompile(`^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(bom.SerialNumber) {
+		t.Errorf("serial number %q is not a UUID of version 8", bom.SerialNumber)
+	}
+	refs := map[string]bool{bom.Metadata.Component.BOMRef: true}
+	for _, c := range *bom.Components {
+		if refs[c.BOMRef] {
+			t.Errorf("reference %s is used twice", c.BOMRef)
+		}
+		refs[c.BOMRef] = true
+	}
+	for _, d := range *bom.Dependencies {
+		for _, ref := range append([]string{d.Ref}, *d.Dependencies...) {
+			if !refs[ref] {
+				t.Errorf("dependency %s names no component", ref)
+			}
+		}
+	}
+}
+
+func TestSerialNumberFollowsTheContent(t *testing.T) {
+	a, b := sampleBOM(t), sampleBOM(t)
+	if a.SerialNumber != b.SerialNumber {
+		t.Error("equal content, different serial numbers")
+	}
+	c := billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), nil)
+	if a.SerialNumber == c.SerialNumber {
+		t.Error("different content, equal serial numbers")
+	}
+}
+
+func TestReadProgramOfThisTest(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := readProgram(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for _, m := range goModules(p.info) {
+		modules = append(modules, m.Name)
+	}
+	if got := strings.Join(modules, " "); !strings.HasPrefix(got, "stdlib") || !strings.Contains(got, "github.com/CycloneDX/cyclonedx-go") {
+		t.Errorf("modules %q, want the standard library and cyclonedx-go", got)
+	}
+	if _, err := readProgram("testdata/status"); err == nil {
+		t.Error("a text file passes for a Go executable")
+	}
+}
+
+func TestPackageList(t *testing.T) {
+	got := string(packageList(sampleStatus(t)[:2], []goProgram{{"qtls-agent", "abcd", &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}}))
+	if want := "haproxy 3.2.26-1\nlibcrypt1 1:4.4.38-1\nqtls-agent go1.27.4 sha256:abcd\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
