@@ -1,0 +1,254 @@
+//go:build integration
+
+package v1alpha1_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"qtls.dev/qtls/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// full is an object of each kind with every field of its spec that has a
+// bound. TestEveryBound fails when one is missing.
+var full = map[string]string{
+	"QTLSGateway": `
+spec:
+  listeners:
+  - name: https
+    port: 443
+    protocol: HTTPS
+    hostnames: [www.example.com]
+    preference: Classical
+    certificateRefs: [{kind: PQCCertificate, name: web}]
+    clientAuthentication:
+      mode: Optional
+      caRefs: [{kind: ConfigMap, name: clients, key: ca.crt}]
+      forwardCertificate: true
+    backends:
+    - name: app
+      port: http
+      weight: 3
+      tls:
+        hostname: app.example.com
+        caRefs: [{kind: Secret, name: backend, key: ca.crt}]
+  policyRef: {name: hybrid-v1, mode: Require}
+  replicas: 3
+  resources: {claims: [{name: a}]}
+  service:
+    type: LoadBalancer
+    annotations: {a: b}
+    externalTrafficPolicy: Local
+    loadBalancerClass: example.com/lb
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]
+  nodeSelector: {a: b}
+  tolerations: [{key: a}]
+  disruptionBudget: {maxUnavailable: 25%}
+  drain: {delaySeconds: 5, timeoutSeconds: 30}
+`,
+	"QTLSPolicy": `
+spec:
+  description: A policy.
+  versions: [TLS1.2, TLS1.3]
+  groups: [X25519MLKEM768, x25519]
+  signatureSchemes: [mldsa65, ecdsa_secp256r1_sha256]
+  cipherSuites: [TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
+`,
+	"PQCCertificate": `
+spec:
+  dnsNames: [www.example.com]
+  ipAddresses: [192.0.2.1]
+  commonName: www.example.com
+  isCA: false
+  duration: 48h
+  renewBefore: 24h
+  algorithms: [ML-DSA-65, ECDSA-P256]
+  issuerRef: {name: ca, kind: PQCIssuer, group: qtls.dev}
+`,
+	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}]}}",
+	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}]}}",
+}
+
+// crds reads the generated CRDs by kind.
+func crds(t *testing.T) map[string]apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	files, err := filepath.Glob("../../config/crd/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs in config/crd: %v", err)
+	}
+	byKind := map[string]apiextensionsv1.CustomResourceDefinition{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		byKind[crd.Spec.Names.Kind] = crd
+	}
+	return byKind
+}
+
+// object makes an object of a kind out of its full manifest.
+func object(t *testing.T, kind string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(full[kind]), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	o.SetAPIVersion("qtls.dev/v1alpha1")
+	o.SetKind(kind)
+	o.SetName("test")
+	if kind != "QTLSPolicy" && kind != "PQCClusterIssuer" {
+		o.SetNamespace("default")
+	}
+	return o
+}
+
+// admit asks the API server whether it would take an object.
+func admit(t *testing.T, c client.Client, o *unstructured.Unstructured) error {
+	t.Helper()
+	return c.Create(t.Context(), o.DeepCopy(), client.DryRunAll)
+}
+
+// TestEveryBound breaks each bound of each field of each kind, one at a time.
+func TestEveryBound(t *testing.T) {
+	c := testenv.Client(t)
+	for kind, crd := range crds(t) {
+		if err := admit(t, c, object(t, kind)); err != nil {
+			t.Errorf("%s: the full manifest is refused: %v", kind, err)
+			continue
+		}
+		w := &walk{kind: kind, t: t, client: c}
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		w.node(&schema, "spec")
+		if w.broken < 3 {
+			t.Errorf("%s: only %d bounds were found to break", kind, w.broken)
+		}
+		t.Logf("%s: %d bounds broken", kind, w.broken)
+	}
+}
+
+type walk struct {
+	kind   string
+	t      *testing.T
+	client client.Client
+	broken int
+}
+
+// expect puts a value (nil: nothing) at a path and expects a refusal.
+func (w *walk) expect(path string, value any, says string) {
+	w.t.Helper()
+	w.broken++
+	o := object(w.t, w.kind)
+	if !put(o.Object, strings.Split(path, "."), value) {
+		w.t.Errorf("%s: %s has a bound and is not in the full manifest", w.kind, path)
+		return
+	}
+	err := admit(w.t, w.client, o)
+	if err == nil || !strings.Contains(err.Error(), says) {
+		w.t.Errorf("%s: %s = %.60v: %v; want a refusal that says %q", w.kind, path, value, err, says)
+	}
+}
+
+// node breaks the bounds of a schema and of those below it.
+func (w *walk) node(s *apiextensionsv1.JSONSchemaProps, path string) {
+	if len(s.Enum) > 0 {
+		w.expect(path, "none-of-these", "Unsupported value")
+	}
+	if s.MinLength != nil && *s.MinLength > 0 {
+		w.expect(path, strings.Repeat("a", int(*s.MinLength)-1), "at least")
+	}
+	if s.MaxLength != nil {
+		w.expect(path, strings.Repeat("a", int(*s.MaxLength)+1), "may not be more than")
+	}
+	if s.Pattern != "" && !s.XIntOrString {
+		w.expect(path, "a\n", "should match")
+	}
+	if s.Minimum != nil {
+		w.expect(path, int64(*s.Minimum)-1, "greater than or equal to")
+	}
+	if s.Maximum != nil {
+		w.expect(path, int64(*s.Maximum)+1, "less than or equal to")
+	}
+	if s.MinItems != nil && *s.MinItems > 0 {
+		w.expect(path, []any{}, "at least 1 items")
+	}
+	if s.MaxItems != nil {
+		w.expect(path, slices.Repeat([]any{w.value(path + ".0")}, int(*s.MaxItems)+1), "Too many")
+	}
+	if s.XListType != nil && *s.XListType != "atomic" {
+		w.expect(path, slices.Repeat([]any{w.value(path + ".0")}, 2), "Duplicate value")
+	}
+	if s.MaxProperties != nil {
+		many := map[string]any{}
+		for i := range *s.MaxProperties + 1 {
+			many[fmt.Sprint("k", i)] = "v"
+		}
+		w.expect(path, many, "Too many")
+	}
+	for _, field := range s.Required {
+		if s.Properties[field].Default == nil {
+			w.expect(path+"."+field, nil, "Required value")
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(s.Properties)) {
+		property := s.Properties[field]
+		w.node(&property, path+"."+field)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		w.node(s.Items.Schema, path+".0")
+	}
+}
+
+func (w *walk) value(path string) any {
+	var v any = object(w.t, w.kind).Object
+	for _, step := range strings.Split(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[step]
+		case []any:
+			v = in[0]
+		}
+	}
+	return v
+}
+
+// put a value at a path; nil takes away what is there. The path must be there,
+// but for its last step when that is of a kind of Kubernetes' own.
+func put(in any, path []string, value any) bool {
+	switch node := in.(type) {
+	case map[string]any:
+		if len(path) > 1 {
+			return put(node[path[0]], path[1:], value)
+		}
+		_, there := node[path[0]]
+		if delete(node, path[0]); value != nil {
+			node[path[0]] = value
+		}
+		return there
+	case []any:
+		if len(path) > 1 {
+			return put(node[0], path[1:], value)
+		}
+		if node[0] = value; value == nil {
+			return false
+		}
+		return true
+	}
+	return false
+}

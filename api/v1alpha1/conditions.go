@@ -1,0 +1,108 @@
+package v1alpha1
+
+// Condition types. Every condition carries observedGeneration, a reason from
+// the list below and a message that names the object, the field, the value
+// found and the remedy.
+const (
+	// ConditionReady sums the others up: True when the object does what its
+	// spec says.
+	ConditionReady = "Ready"
+	// ConditionAccepted (QTLSGateway): the spec is valid as a whole.
+	ConditionAccepted = "Accepted"
+	// ConditionResolvedRefs (QTLSGateway, its listeners): every object that the
+	// spec names exists and is fit for its use.
+	ConditionResolvedRefs = "ResolvedRefs"
+	// ConditionProgrammed (QTLSGateway): every ready pod runs this generation.
+	ConditionProgrammed = "Programmed"
+	// ConditionIssuing (PQCCertificate): a certificate is being issued.
+	ConditionIssuing = "Issuing"
+)
+
+// Condition reasons: the one list that controllers, documentation and tests
+// take them from. docs/reference/conditions.md explains each.
+const (
+	// Of several kinds.
+	ReasonReady   = "Ready"
+	ReasonPending = "Pending"
+
+	// QTLSGateway: Accepted.
+	ReasonAccepted         = "Accepted"
+	ReasonInvalid          = "Invalid"
+	ReasonPolicyNotFound   = "PolicyNotFound"
+	ReasonFallbackNotFound = "FallbackPolicyNotFound"
+	// ReasonCertificateAgainstPolicy: the policy (mode Require) accepts none of the
+	// listener's certificates.
+	ReasonCertificateAgainstPolicy = "CertificateAgainstPolicy"
+
+	// QTLSGateway and listeners: ResolvedRefs.
+	ReasonResolvedRefs        = "ResolvedRefs"
+	ReasonCertificateNotFound = "CertificateNotFound"
+	ReasonCertificateNotReady = "CertificateNotReady"
+	ReasonCertificateInvalid  = "CertificateInvalid"
+	ReasonCertificateExpired  = "CertificateExpired"
+	ReasonKeyMismatch         = "KeyMismatch"
+	ReasonAuthorityNotFound   = "AuthorityNotFound"
+	ReasonAuthorityInvalid    = "AuthorityInvalid"
+	ReasonBackendNotFound     = "BackendNotFound"
+	ReasonBackendPortNotFound = "BackendPortNotFound"
+	ReasonBackendNotSupported = "BackendNotSupported"
+	ReasonHostnameNotCovered  = "HostnameNotCovered"
+
+	// QTLSGateway: Programmed.
+	ReasonProgrammed            = "Programmed"
+	ReasonProgressing           = "Progressing"
+	ReasonConfigurationRejected = "ConfigurationRejected"
+	ReasonCertificateRejected   = "CertificateRejected"
+	ReasonAgentUnreachable      = "AgentUnreachable"
+	ReasonPodsNotReady          = "PodsNotReady"
+	ReasonNoPods                = "NoPods"
+	ReasonNotApplied            = "NotApplied"
+
+	// PQCCertificate.
+	ReasonIssued              = "Issued"
+	ReasonIssuing             = "Issuing"
+	ReasonIssuerNotFound      = "IssuerNotFound"
+	ReasonIssuerNotReady      = "IssuerNotReady"
+	ReasonWaitingForApproval  = "WaitingForApproval"
+	ReasonDenied              = "Denied"
+	ReasonRequestFailed       = "RequestFailed"
+	ReasonSecretNotOwned      = "SecretNotOwned"
+	ReasonCertManagerNotFound = "CertManagerNotFound"
+
+	// PQCIssuer and PQCClusterIssuer.
+	ReasonSecretNotFound = "SecretNotFound"
+	ReasonSecretInvalid  = "SecretInvalid"
+	ReasonNotAnAuthority = "NotAnAuthority"
+	ReasonSameFamily     = "SameFamily"
+)
+
+// Annotations and labels.
+const (
+	// AnnotationRenew on a PQCCertificate: any new value renews it at once.
+	AnnotationRenew = GroupName + "/renew"
+	// AnnotationAlgorithm on a certificate Secret or CertificateRequest: the
+	// key's algorithm.
+	AnnotationAlgorithm = GroupName + "/algorithm"
+	// AnnotationRevision on a certificate Secret or CertificateRequest: counts
+	// the certificates issued.
+	AnnotationRevision = GroupName + "/revision"
+	// AnnotationRequested on a certificate Secret or CertificateRequest: what
+	// its PQCCertificate asked for, in JSON.
+	AnnotationRequested = GroupName + "/requested"
+	// AnnotationAttempt on a CertificateRequest: counts the attempts to have
+	// this revision issued, from 1.
+	AnnotationAttempt = GroupName + "/attempt"
+	// AnnotationRequest on a CertificateRequest: the certificate request of a
+	// post-quantum key in PEM form, where spec.request only carries its names
+	// and its key's identifier (docs/architecture.md, Certificates).
+	AnnotationRequest = GroupName + "/request"
+	// LabelGateway on everything that belongs to a gateway: its name.
+	LabelGateway = GroupName + "/gateway"
+	// LabelCertificate on everything that belongs to a PQCCertificate: its name.
+	LabelCertificate = GroupName + "/certificate"
+	// LabelManagedBy and its value mark what the operator made.
+	LabelManagedBy      = "app.kubernetes.io/managed-by"
+	LabelManagedByValue = "qtls-operator"
+	// FieldManager of the operator's server-side apply.
+	FieldManager = "qtls-operator"
+)

@@ -1,0 +1,8 @@
+// Package v1alpha1 holds the resources of Q-TLS: QTLSGateway, QTLSPolicy,
+// PQCCertificate, PQCIssuer and PQCClusterIssuer.
+//
+// A field is here because it works: nothing is accepted and ignored.
+//
+// +kubebuilder:object:generate=true
+// +groupName=qtls.dev
+package v1alpha1

@@ -1,0 +1,248 @@
+//go:build integration
+
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"qtls.dev/qtls/internal/testenv"
+)
+
+// A ruleCase is an object that a rule (CEL) refuses, or that is just right.
+type ruleCase struct {
+	name    string
+	spec    string // YAML
+	refused string // by a message that says this; empty: accepted
+}
+
+func TestRules(t *testing.T) {
+	c := testenv.Client(t)
+	refusals := map[string][]string{}
+	for kind, cases := range ruleCases {
+		for _, test := range cases {
+			t.Run(kind+"/"+test.name, func(t *testing.T) {
+				err := admit(t, c, parse(t, kind, test.spec))
+				switch {
+				case test.refused == "" && err != nil:
+					t.Errorf("refused: %v", err)
+				case test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)):
+					t.Errorf("%v; want a refusal that says %q", err, test.refused)
+				case err != nil:
+					refusals[kind] = append(refusals[kind], err.Error())
+				}
+			})
+		}
+	}
+	// What only an update breaks.
+	for kind, cases := range updates {
+		for _, test := range cases {
+			t.Run(kind+"/"+test.name, func(t *testing.T) {
+				o := parse(t, kind, test.before)
+				o.SetName(fmt.Sprintf("update-%d", len(refusals[kind])))
+				if err := c.Create(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+				o.Object["spec"] = parse(t, kind, test.after).Object["spec"]
+				err := c.Update(t.Context(), o, client.DryRunAll)
+				switch {
+				case test.refused == "" && err != nil:
+					t.Errorf("refused: %v", err)
+				case test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)):
+					t.Errorf("%v; want a refusal that says %q", err, test.refused)
+				case err != nil:
+					refusals[kind] = append(refusals[kind], err.Error())
+				}
+				if err := c.Delete(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+
+	for kind, crd := range crds(t) {
+		for _, rule := range rulesOf(crd.Spec.Versions[0].Schema.OpenAPIV3Schema) {
+			if !strings.Contains(strings.Join(refusals[kind], "\n"), rule.Message) {
+				t.Errorf("%s: no test is refused by the rule %q (%s)", kind, rule.Rule, rule.Message)
+			}
+		}
+	}
+}
+
+func parse(t *testing.T, kind, spec string) *unstructured.Unstructured {
+	t.Helper()
+	o := object(t, kind)
+	delete(o.Object, "spec")
+	if err := yaml.Unmarshal([]byte(spec), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func rulesOf(s *apiextensionsv1.JSONSchemaProps) []apiextensionsv1.ValidationRule {
+	rules := s.XValidations
+	for _, p := range s.Properties {
+		rules = append(rules, rulesOf(&p)...)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		rules = append(rules, rulesOf(s.Items.Schema)...)
+	}
+	return rules
+}
+
+// gateway is a QTLSGateway with the listeners given.
+func gateway(listeners ...string) string {
+	return "spec: {listeners: [" + strings.Join(listeners, ", ") + "]}"
+}
+
+const (
+	backends = `backends: [{name: app, port: 80}]`
+	certs    = `certificateRefs: [{name: web}]`
+)
+
+// listener is an HTTPS listener, with more fields.
+func listener(name, port string, more ...string) string {
+	return fmt.Sprintf("{name: %s, port: %s, protocol: HTTPS, %s, %s}", name, port, certs, strings.Join(append([]string{backends}, more...), ", "))
+}
+
+func named(name, rest string) string {
+	return fmt.Sprintf("metadata: {namespace: default, name: %s}\n%s", name, rest)
+}
+
+const (
+	twoListeners = "two listeners have the same port and host name"
+	policyBase   = "signatureSchemes: [mldsa65], groups: [X25519MLKEM768, x25519]"
+)
+
+var ruleCases = map[string][]ruleCase{
+	"QTLSGateway": {
+		{"name of 48", named(strings.Repeat("a", 48), gateway(listener("a", "443"))), ""},
+		{"name of 49", named(strings.Repeat("a", 49), gateway(listener("a", "443"))), "metadata.name: at most 48 characters"},
+
+		{"two ports", gateway(listener("a", "443"), listener("b", "8443")), ""},
+		{"one port, two names", gateway(listener("a", "443", "hostnames: [a.example.com]"), listener("b", "443", "hostnames: [b.example.com]")), ""},
+		{"one port, a name and the rest", gateway(listener("a", "443", "hostnames: [a.example.com]"), listener("b", "443")), ""},
+		{"one port, a name and its wildcard", gateway(listener("a", "443", "hostnames: [a.example.com]"), listener("b", "443", `hostnames: ["*.example.com"]`)), ""},
+		{"one port twice", gateway(listener("a", "443"), listener("b", "443")), twoListeners},
+		{"one port and name twice", gateway(listener("a", "443", "hostnames: [a.example.com, b.example.com]"), listener("b", "443", "hostnames: [b.example.com]")), twoListeners},
+		{"one wildcard twice", gateway(listener("a", "443", `hostnames: ["*.example.com"]`), listener("b", "443", `hostnames: ["*.example.com"]`)), twoListeners},
+
+		{"ports 1 and 65535", gateway(listener("a", "1"), listener("b", "65535")), ""},
+		{"ports 8403 and 8406", gateway(listener("a", "8403"), listener("b", "8406")), ""},
+		{"port 8404", gateway(listener("a", "8404")), "8404 and 8405 are used by the gateway's agent"},
+		{"port 8405", gateway(listener("a", "8405")), "8404 and 8405 are used by the gateway's agent"},
+
+		{"HTTPS without certificates", gateway("{name: a, port: 443, protocol: HTTPS, " + backends + "}"), "certificateRefs: needed for HTTPS and TLS listeners"},
+		{"TLS without certificates", gateway("{name: a, port: 443, protocol: TLS, " + backends + "}"), "certificateRefs: needed for HTTPS and TLS listeners"},
+		{"TLS with certificates", gateway("{name: a, port: 443, protocol: TLS, " + certs + ", " + backends + "}"), ""},
+		{"passthrough with certificates", gateway("{name: a, port: 443, protocol: TLSPassthrough, " + certs + ", " + backends + "}"), "a TLSPassthrough listener has none"},
+		{"passthrough", gateway("{name: a, port: 443, protocol: TLSPassthrough, " + backends + "}"), ""},
+		{"passthrough with client certificates", gateway("{name: a, port: 443, protocol: TLSPassthrough, clientAuthentication: {caRefs: [{name: c}]}, " + backends + "}"),
+			"clientAuthentication: not possible for TLSPassthrough"},
+		{"passthrough, encrypted again", gateway("{name: a, port: 443, protocol: TLSPassthrough, backends: [{name: app, port: 80, tls: {hostname: a.b, caRefs: [{name: c}]}}]}"),
+			"backends[].tls: not possible for TLSPassthrough"},
+		{"HTTPS, certificate passed on", gateway(listener("a", "443", "clientAuthentication: {caRefs: [{name: c}], forwardCertificate: true}")), ""},
+		{"TLS with client certificates", gateway("{name: a, port: 443, protocol: TLS, " + certs + ", clientAuthentication: {caRefs: [{name: c}]}, " + backends + "}"), ""},
+		{"TLS, certificate passed on", gateway("{name: a, port: 443, protocol: TLS, " + certs + ", clientAuthentication: {caRefs: [{name: c}], forwardCertificate: true}, " + backends + "}"),
+			"only an HTTPS listener has request headers"},
+
+		{"backend ports", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 1}, {name: b, port: 65535}, {name: c, port: http}]}"), ""},
+		{"backend port 0", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 0}]}"), "port: a number from 1 to 65535 or the name of a port"},
+		{"backend port 65536", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 65536}]}"), "port: a number from 1 to 65535 or the name of a port"},
+		{"backend port without a name", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + `, backends: [{name: a, port: ""}]}`), "port: a number from 1 to 65535 or the name of a port"},
+		{"backend verified by a name", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: app, port: 80, tls: {hostname: a.b, caRefs: [{name: c}]}}]}"), ""},
+		{"backend verified by a wildcard", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + `, backends: [{name: app, port: 80, tls: {hostname: "*.b", caRefs: [{name: c}]}}]}`),
+			"hostname: a full name, not a wildcard"},
+
+		{"budget of pods", "spec: {disruptionBudget: {maxUnavailable: 0}, listeners: [" + listener("a", "443") + "]}", ""},
+		{"budget of all", "spec: {disruptionBudget: {maxUnavailable: 100%}, listeners: [" + listener("a", "443") + "]}", ""},
+		{"budget below nothing", "spec: {disruptionBudget: {maxUnavailable: -1}, listeners: [" + listener("a", "443") + "]}", "maxUnavailable: a number of pods or a percentage"},
+		{"budget above all", "spec: {disruptionBudget: {maxUnavailable: 101%}, listeners: [" + listener("a", "443") + "]}", "maxUnavailable: a number of pods or a percentage"},
+
+		{"host names", gateway(listener("a", "443", `hostnames: [localhost, a.b.c, "*.a", xn--bcher-kva.example, 1.2.3.4, `+strings.Repeat("a", 63)+`.b]`)), ""},
+		{"host name in capitals", gateway(listener("a", "443", `hostnames: [A.example.com]`)), "should match"},
+		{"host name with a wildcard within", gateway(listener("a", "443", `hostnames: ["a.*.com"]`)), "should match"},
+		{"host name with a line break", gateway(listener("a", "443", `hostnames: ["a\nbind :1"]`)), "should match"},
+		{"host name with a space", gateway(listener("a", "443", `hostnames: ["a b"]`)), "should match"},
+		{"host name with a quote", gateway(listener("a", "443", `hostnames: ["a'b"]`)), "should match"},
+		{"host name with a label of 64", gateway(listener("a", "443", `hostnames: [`+strings.Repeat("a", 64)+`.b]`)), "should match"},
+		{"listener name with a line break", gateway(listener(`"a\n"`, "443")), "should match"},
+		{"32 listeners", gateway(manyListeners(32)...), ""},
+	},
+	"QTLSPolicy": {
+		{"both versions", "spec: {versions: [TLS1.2, TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], " + policyBase + "}", ""},
+		{"TLS 1.3 alone", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [MLKEM1024]}", ""},
+		{"TLS 1.2 alone", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], " + policyBase + "}", ""},
+		{"TLS 1.3 without suites", "spec: {versions: [TLS1.2, TLS1.3], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], " + policyBase + "}", "version TLS1.3 needs at least one of"},
+		{"TLS 1.2 without suites", "spec: {versions: [TLS1.2, TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], " + policyBase + "}", "version TLS1.2 needs at least one suite"},
+		{"suites of TLS 1.2 without it", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], " + policyBase + "}", "which versions does not name"},
+		{"TLS 1.2 with post-quantum groups alone", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [X25519MLKEM768]}",
+			"version TLS1.2 has no post-quantum groups"},
+		{"description of 500", "spec: {description: " + strings.Repeat("a", 500) + ", versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], " + policyBase + "}", ""},
+	},
+	"PQCCertificate": {
+		{"name of 200", named(strings.Repeat("a", 200), "spec: {dnsNames: [a], issuerRef: {name: a}}"), ""},
+		{"name of 201", named(strings.Repeat("a", 201), "spec: {dnsNames: [a], issuerRef: {name: a}}"), "metadata.name: at most 200 characters"},
+		{"host name alone", "spec: {dnsNames: [a], issuerRef: {name: a}}", ""},
+		{"address alone", `spec: {ipAddresses: ["2001:db8::1", 192.0.2.1], issuerRef: {name: a}}`, ""},
+		{"nothing named", "spec: {commonName: a, issuerRef: {name: a}}", "a server certificate needs at least one name"},
+		{"CA", "spec: {isCA: true, commonName: a, issuerRef: {name: a}}", ""},
+		{"CA without a name", "spec: {isCA: true, dnsNames: [a], issuerRef: {name: a}}", "a CA certificate (isCA) needs one"},
+		{"no CA, and said so", "spec: {isCA: false, dnsNames: [a], issuerRef: {name: a}}", ""},
+		{"address that is none", "spec: {ipAddresses: [192.0.2.256], issuerRef: {name: a}}", "ipAddresses: each an IPv4 or IPv6 address"},
+		{"address with a prefix", "spec: {ipAddresses: [192.0.2.0/24], issuerRef: {name: a}}", "ipAddresses: each an IPv4 or IPv6 address"},
+		{"shortest", "spec: {dnsNames: [a], duration: 5m, renewBefore: 1m, issuerRef: {name: a}}", ""},
+		{"longest", "spec: {dnsNames: [a], duration: 262800h, issuerRef: {name: a}}", ""},
+		{"too short", "spec: {dnsNames: [a], duration: 4m59s, renewBefore: 1m, issuerRef: {name: a}}", "duration: from 5m to 262800h"},
+		{"too long", "spec: {dnsNames: [a], duration: 262801h, issuerRef: {name: a}}", "duration: from 5m to 262800h"},
+		{"no duration at all", "spec: {dnsNames: [a], duration: soon, issuerRef: {name: a}}", "duration"},
+		{"renewed all the time", "spec: {dnsNames: [a], renewBefore: 59s, issuerRef: {name: a}}", "renewBefore: at least 1m"},
+		{"renewed before it is issued", "spec: {dnsNames: [a], duration: 1h, renewBefore: 1h, issuerRef: {name: a}}", "renewBefore: must be shorter than duration"},
+		{"renewed before it is issued, by default", "spec: {dnsNames: [a], renewBefore: 2160h, issuerRef: {name: a}}", "renewBefore: must be shorter than duration"},
+		{"renewed in time, by default", "spec: {dnsNames: [a], renewBefore: 2159h, issuerRef: {name: a}}", ""},
+		{"our issuers", "spec: {dnsNames: [a], issuerRef: {name: a, kind: PQCClusterIssuer}}", ""},
+		{"cert-manager's issuers", "spec: {dnsNames: [a], issuerRef: {name: a, kind: ClusterIssuer, group: cert-manager.io}}", ""},
+		{"cert-manager's kind in our group", "spec: {dnsNames: [a], issuerRef: {name: a, kind: ClusterIssuer}}", "for a cert-manager issuer set group to cert-manager.io"},
+		{"algorithm twice", "spec: {dnsNames: [a], algorithms: [ML-DSA-65, ML-DSA-65], issuerRef: {name: a}}", "Duplicate value"},
+		{"every algorithm", "spec: {dnsNames: [a], algorithms: [ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, ECDSA-P384, RSA-2048, RSA-3072, RSA-4096], issuerRef: {name: a}}", ""},
+		{"wildcard", `spec: {dnsNames: ["*.example.com"], issuerRef: {name: a}}`, ""},
+		{"two wildcards in a name", `spec: {dnsNames: ["*.*.example.com"], issuerRef: {name: a}}`, "should match"},
+	},
+	"PQCIssuer":        issuerCases,
+	"PQCClusterIssuer": issuerCases,
+}
+
+func manyListeners(n int) []string {
+	var list []string
+	for i := range n {
+		list = append(list, listener(fmt.Sprintf("l%d", i), "443", fmt.Sprintf("hostnames: [h%d.example.com]", i)))
+	}
+	return list
+}
+
+var issuerCases = []ruleCase{
+	{"self-signed", "spec: {selfSigned: {}}", ""},
+	{"one authority", "spec: {ca: {secretRefs: [{name: a}]}}", ""},
+	{"two authorities", "spec: {ca: {secretRefs: [{name: a}, {name: b}]}}", ""},
+	{"neither", "spec: {}", "set exactly one of selfSigned and ca"},
+	{"both", "spec: {selfSigned: {}, ca: {secretRefs: [{name: a}]}}", "set exactly one of selfSigned and ca"},
+	{"one Secret twice", "spec: {ca: {secretRefs: [{name: a}, {name: a}]}}", "Duplicate value"},
+}
+
+var updates = map[string][]struct{ name, before, after, refused string }{
+	"QTLSPolicy": {
+		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},
+		{"changed", full["QTLSPolicy"], strings.Replace(full["QTLSPolicy"], "A policy.", "Another.", 1), "a QTLSPolicy is immutable"},
+	},
+	"PQCCertificate": {
+		{"other names", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {dnsNames: [b], issuerRef: {name: a}}", ""},
+		{"a CA by and by", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
+		{"a CA no more", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "spec: {commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
+	},
+}
