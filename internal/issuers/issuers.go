@@ -1,0 +1,167 @@
+// Package issuers holds what PQCIssuer and PQCClusterIssuer have in common:
+// the same spec and status, and the authorities that their Secrets hold.
+package issuers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
+)
+
+// The two kinds.
+const (
+	Kind        = "PQCIssuer"
+	ClusterKind = "PQCClusterIssuer"
+)
+
+// New makes an empty object of a kind; nil if it is not an issuer's.
+func New(kind string) client.Object {
+	switch kind {
+	case Kind:
+		return &v1alpha1.PQCIssuer{}
+	case ClusterKind:
+		return &v1alpha1.PQCClusterIssuer{}
+	}
+	return nil
+}
+
+// Parts are an issuer's spec and status.
+func Parts(issuer client.Object) (*v1alpha1.IssuerSpec, *v1alpha1.IssuerStatus) {
+	switch i := issuer.(type) {
+	case *v1alpha1.PQCIssuer:
+		return &i.Spec, &i.Status
+	case *v1alpha1.PQCClusterIssuer:
+		return &i.Spec, &i.Status
+	}
+	panic(fmt.Sprintf("%T is not an issuer", issuer))
+}
+
+// SecretNames are the Secrets that an issuer's spec names.
+func SecretNames(issuer client.Object) []string {
+	spec, _ := Parts(issuer)
+	if spec.CA == nil {
+		return nil
+	}
+	var names []string
+	for _, ref := range spec.CA.SecretRefs {
+		names = append(names, ref.Name)
+	}
+	return names
+}
+
+// SecretNamespace is where an issuer's Secrets lie, given the operator's
+// namespace.
+func SecretNamespace(issuer client.Object, operators string) string {
+	if n := issuer.GetNamespace(); n != "" {
+		return n
+	}
+	return operators
+}
+
+// Authority is an authority and the Secret that holds it.
+type Authority struct {
+	SecretName string
+	*pki.Authority
+}
+
+// Authorities of a CA issuer.
+type Authorities struct {
+	// List of those that are sound, in the spec's order: at most one of each
+	// family.
+	List []Authority
+	// Problems of the others.
+	Problems []*conditions.Problem
+}
+
+// For finds the authority of a family.
+func (a Authorities) For(family algorithms.Family) (Authority, bool) {
+	for _, authority := range a.List {
+		if authority.Family == family {
+			return authority, true
+		}
+	}
+	return Authority{}, false
+}
+
+// Load reads the authorities of a CA issuer. An error is one of reading, not
+// of what was read.
+func Load(ctx context.Context, reader client.Reader, namespace string, ca *v1alpha1.CAIssuer, now time.Time) (Authorities, error) {
+	secrets := map[string]*corev1.Secret{}
+	for _, ref := range ca.SecretRefs {
+		secret := &corev1.Secret{}
+		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, secret)
+		switch {
+		case err == nil:
+			secrets[ref.Name] = secret
+		case !apierrors.IsNotFound(err):
+			return Authorities{}, fmt.Errorf("Secret %s/%s: %w", namespace, ref.Name, err)
+		}
+	}
+	return assemble(namespace, ca.SecretRefs, secrets, now), nil
+}
+
+// assemble makes authorities of the Secrets that there are. It is pure.
+func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[string]*corev1.Secret, now time.Time) Authorities {
+	var all Authorities
+	var sound []Authority
+	holders := map[algorithms.Family][]string{}
+	for _, ref := range refs {
+		authority, err := parse(namespace, ref.Name, secrets[ref.Name], now)
+		if problem, ok := conditions.AsProblem(err); ok {
+			all.Problems = append(all.Problems, problem)
+			continue
+		}
+		sound = append(sound, Authority{ref.Name, authority})
+		holders[authority.Family] = append(holders[authority.Family], ref.Name)
+	}
+	for _, authority := range sound {
+		names := holders[authority.Family]
+		if len(names) == 1 {
+			all.List = append(all.List, authority)
+		} else if names[0] == authority.SecretName { // once for the family
+			all.Problems = append(all.Problems, &conditions.Problem{Reason: v1alpha1.ReasonSameFamily, Message: fmt.Sprintf(
+				"spec.ca.secretRefs: Secrets %q and %q hold authorities of the same family (%s), and which one should sign is not clear; name at most one of each family",
+				names[0], names[1], authority.Family)})
+		}
+	}
+	return all
+}
+
+// parse finds an authority in a Secret, or the *conditions.Problem with it.
+func parse(namespace, name string, secret *corev1.Secret, now time.Time) (*pki.Authority, error) {
+	if secret == nil {
+		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
+			"spec.ca.secretRefs: Secret %q is not there in namespace %q; create it, or a PQCCertificate with isCA that keeps it", name, namespace)
+	}
+	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
+		if len(secret.Data[key]) == 0 {
+			return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
+				"Secret %q in namespace %q: key %s is missing; a CA's Secret is of type kubernetes.io/tls", name, namespace, key)
+		}
+	}
+	authority, err := pki.ParseAuthority(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], secret.Data[corev1.ServiceAccountRootCAKey], now)
+	if err == nil {
+		return authority, nil
+	}
+	reason := v1alpha1.ReasonSecretInvalid
+	switch {
+	case errors.Is(err, keypair.ErrKeyMismatch):
+		reason = v1alpha1.ReasonKeyMismatch
+	case errors.Is(err, pki.ErrNotAnAuthority):
+		reason = v1alpha1.ReasonNotAnAuthority
+	case errors.Is(err, pki.ErrAuthorityExpired):
+		reason = v1alpha1.ReasonCertificateExpired
+	}
+	return nil, conditions.Stalled(reason, "Secret %q in namespace %q: %v", name, namespace, err)
+}

@@ -1,0 +1,167 @@
+package issuers
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/pki"
+)
+
+var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// ca makes the Secret of an authority (of a leaf, if not isCA).
+func ca(t *testing.T, name string, algorithm v1alpha1.KeyAlgorithm, isCA bool) *corev1.Secret {
+	t.Helper()
+	key, err := pki.GenerateKey(algorithm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requestPEM, err := pki.NewRequest(key, pki.Names{CommonName: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := pki.ParseRequest(requestPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := pki.SelfSign(pki.Order{Request: request, IsCA: isCA, KeyUsage: x509.KeyUsageDigitalSignature, Duration: time.Hour}, key, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyPEM, err := pki.MarshalKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{"tls.crt": pki.CertificatesPEM(issued.Chain.Leaf()), "tls.key": keyPEM}}
+}
+
+func refs(names ...string) []v1alpha1.SecretReference {
+	var out []v1alpha1.SecretReference
+	for _, n := range names {
+		out = append(out, v1alpha1.SecretReference{Name: n})
+	}
+	return out
+}
+
+func TestAssemble(t *testing.T) {
+	pq, pq2, classical, leaf := ca(t, "pq", "ML-DSA-65", true), ca(t, "pq2", "ML-DSA-87", true), ca(t, "classical", "ECDSA-P256", true), ca(t, "leaf", "ECDSA-P256", false)
+	noKey, mixed, broken := pq.DeepCopy(), pq.DeepCopy(), pq.DeepCopy()
+	delete(noKey.Data, "tls.key")
+	mixed.Data["tls.key"] = pq2.Data["tls.key"]
+	broken.Data["tls.crt"] = []byte("hello")
+	for name, c := range map[string]struct {
+		secrets []*corev1.Secret // nil: not there
+		at      time.Time
+		sound   []string
+		reason  string
+		says    string
+	}{
+		"both families":    {[]*corev1.Secret{pq, classical}, now, []string{"pq", "classical"}, "", ""},
+		"one family":       {[]*corev1.Secret{classical}, now, []string{"classical"}, "", ""},
+		"the same twice":   {[]*corev1.Secret{pq, pq2}, now, nil, v1alpha1.ReasonSameFamily, `"pq" and "pq2" hold authorities of the same family (PostQuantum)`},
+		"one not there":    {[]*corev1.Secret{pq, nil}, now, []string{"pq"}, v1alpha1.ReasonSecretNotFound, `"missing" is not there in namespace "ns"`},
+		"without a key":    {[]*corev1.Secret{noKey}, now, nil, v1alpha1.ReasonSecretInvalid, "key tls.key is missing"},
+		"another's key":    {[]*corev1.Secret{mixed}, now, nil, v1alpha1.ReasonKeyMismatch, "does not belong"},
+		"broken":           {[]*corev1.Secret{broken}, now, nil, v1alpha1.ReasonSecretInvalid, "tls.crt: no certificate"},
+		"not an authority": {[]*corev1.Secret{leaf}, now, nil, v1alpha1.ReasonNotAnAuthority, "CA:TRUE"},
+		"expired":          {[]*corev1.Secret{pq}, now.Add(time.Hour), nil, v1alpha1.ReasonCertificateExpired, "expired at 2030-01-02T04:04:05Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := map[string]*corev1.Secret{}
+			var names []string
+			for _, s := range c.secrets {
+				if s == nil {
+					names = append(names, "missing")
+					continue
+				}
+				there[s.Name] = s
+				names = append(names, s.Name)
+			}
+			got := assemble("ns", refs(names...), there, c.at)
+			var sound []string
+			for _, a := range got.List {
+				sound = append(sound, a.SecretName)
+			}
+			if !slices.Equal(sound, c.sound) {
+				t.Errorf("sound: %v, want %v", sound, c.sound)
+			}
+			switch {
+			case c.reason == "" && len(got.Problems) > 0:
+				t.Errorf("problem: %v", got.Problems[0])
+			case c.reason != "" && (len(got.Problems) != 1 || got.Problems[0].Reason != c.reason || !strings.Contains(got.Problems[0].Message, c.says)):
+				t.Errorf("problems: %+v, want one of %s that says %q", got.Problems, c.reason, c.says)
+			}
+			for _, p := range got.Problems {
+				if strings.Contains(p.Message, "-----BEGIN PRIVATE KEY-----\n") {
+					t.Error("key material in a message")
+				}
+			}
+		})
+	}
+}
+
+func TestForFindsTheFamily(t *testing.T) {
+	pq := ca(t, "pq", "ML-DSA-65", true)
+	got := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": pq}, now)
+	if a, ok := got.For(algorithms.PostQuantum); !ok || a.SecretName != "pq" {
+		t.Errorf("%+v, %t", a, ok)
+	}
+	if _, ok := got.For(algorithms.Classical); ok {
+		t.Error("an authority of a family that there is none of")
+	}
+}
+
+// What cannot be read is not the issuer's fault, and no condition of it.
+func TestErrorsOfReadingAreNoProblemsOfTheIssuer(t *testing.T) {
+	reader := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("etcd is away")
+		}}).Build()
+	if _, err := Load(t.Context(), reader, "ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now); err == nil || !strings.Contains(err.Error(), "Secret ns/pq: etcd is away") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLoadReadsTheNamespace(t *testing.T) {
+	reader := fake.NewClientBuilder().WithObjects(ca(t, "pq", "ML-DSA-44", true)).Build()
+	for namespace, want := range map[string]int{"ns": 1, "other": 0} {
+		got, err := Load(t.Context(), reader, namespace, &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now)
+		if err != nil || len(got.List) != want {
+			t.Errorf("namespace %s: %d authorities, %v", namespace, len(got.List), err)
+		}
+	}
+}
+
+func TestSecretsOfClusterIssuersLieWithTheOperator(t *testing.T) {
+	spec := v1alpha1.IssuerSpec{CA: &v1alpha1.CAIssuer{SecretRefs: refs("a", "b")}}
+	namespaced := &v1alpha1.PQCIssuer{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: spec}
+	cluster := &v1alpha1.PQCClusterIssuer{Spec: spec}
+	if n := SecretNamespace(namespaced, "qtls-system"); n != "ns" {
+		t.Error(n)
+	}
+	if n := SecretNamespace(cluster, "qtls-system"); n != "qtls-system" {
+		t.Error(n)
+	}
+	for _, i := range []client.Object{namespaced, cluster} {
+		if names := SecretNames(i); !slices.Equal(names, []string{"a", "b"}) {
+			t.Errorf("%T: %v", i, names)
+		}
+	}
+	if names := SecretNames(&v1alpha1.PQCIssuer{Spec: v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}}}); names != nil {
+		t.Errorf("a self-signed issuer names %v", names)
+	}
+}

@@ -1,0 +1,223 @@
+package keypair
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/mldsa"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+func key(t testing.TB, algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
+	t.Helper()
+	var k crypto.Signer
+	var err error
+	switch algorithm {
+	case "ML-DSA-44":
+		k, err = mldsa.GenerateKey(mldsa.MLDSA44())
+	case "ML-DSA-65":
+		k, err = mldsa.GenerateKey(mldsa.MLDSA65())
+	case "ML-DSA-87":
+		k, err = mldsa.GenerateKey(mldsa.MLDSA87())
+	case "ECDSA-P256":
+		k, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ECDSA-P384":
+		k, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "RSA-2048":
+		k, err = rsa.GenerateKey(rand.Reader, 2048)
+	default:
+		t.Fatalf("no key of algorithm %q", algorithm)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+type issued struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+func issue(t testing.TB, name string, algorithm v1alpha1.KeyAlgorithm, by *issued) issued {
+	t.Helper()
+	k := key(t, algorithm)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(0xabc), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: strings.Contains(name, "CA"), BasicConstraintsValid: true,
+	}
+	parent, signer := template, k
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, k.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issued{cert, k}
+}
+
+func certPEM(certs ...issued) []byte {
+	var out []byte
+	for _, c := range certs {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw})...)
+	}
+	return out
+}
+
+func keyPEM(t testing.TB, k crypto.Signer) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+func names(chain []*x509.Certificate) []string {
+	var out []string
+	for _, c := range chain {
+		out = append(out, c.Subject.CommonName)
+	}
+	return out
+}
+
+func TestTheChainIsOrderedAndHasNoRoot(t *testing.T) {
+	root := issue(t, "root CA", "ML-DSA-87", nil)
+	middle := issue(t, "middle CA", "ML-DSA-65", &root)
+	leaf := issue(t, "leaf", "ML-DSA-65", &middle)
+	stranger := issue(t, "stranger CA", "ECDSA-P256", nil)
+
+	pair, err := Parse(certPEM(leaf, root, stranger, middle), keyPEM(t, leaf.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(pair.Chain), []string{"leaf", "middle CA"}; !slices.Equal(got, want) {
+		t.Errorf("chain %v, want %v", got, want)
+	}
+	if pair.Algorithm != "ML-DSA-65" || pair.SerialNumber() != "abc" {
+		t.Errorf("algorithm %s, serial %s, want ML-DSA-65, abc", pair.Algorithm, pair.SerialNumber())
+	}
+	again, err := ParseCertificates(pair.ChainPEM())
+	if err != nil || len(again) != 2 {
+		t.Errorf("the chain in PEM form reads back as %d certificates (%v), want 2", len(again), err)
+	}
+}
+
+func TestChainSchemesNameEverySignatureThatIsSent(t *testing.T) {
+	root := issue(t, "root CA", "ECDSA-P384", nil)
+	middle := issue(t, "middle CA", "ML-DSA-87", &root)
+	leaf := issue(t, "leaf", "ML-DSA-44", &middle)
+	alone := issue(t, "alone", "ML-DSA-65", nil)
+
+	for _, tc := range []struct {
+		name      string
+		certs     []issued
+		chain     []uint16
+		handshake []uint16
+	}{
+		{"a leaf under a chain of mixed algorithms", []issued{leaf, middle, root}, []uint16{0x0503, 0x0906}, []uint16{0x0904}},
+		{"a self-signed leaf: nobody checks its own signature", []issued{alone}, nil, []uint16{0x0905}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair, err := Parse(certPEM(tc.certs...), keyPEM(t, tc.certs[0].key))
+			if err != nil {
+				t.Fatal(err)
+			}
+			chain, err := pair.ChainSchemes()
+			if err != nil || !slices.Equal(chain, tc.chain) {
+				t.Errorf("chain schemes %04x (%v), want %04x", chain, err, tc.chain)
+			}
+			all := func(v1alpha1.SignatureScheme) bool { return true }
+			if got := pair.HandshakeSchemes(all); !slices.Equal(got, tc.handshake) {
+				t.Errorf("handshake schemes %04x, want %04x", got, tc.handshake)
+			}
+			none := func(v1alpha1.SignatureScheme) bool { return false }
+			if got := pair.HandshakeSchemes(none); len(got) != 0 {
+				t.Errorf("handshake schemes under a policy that accepts none: %04x", got)
+			}
+		})
+	}
+}
+
+func TestEveryAlgorithmIsNamed(t *testing.T) {
+	for _, a := range []v1alpha1.KeyAlgorithm{"ML-DSA-44", "ML-DSA-65", "ML-DSA-87", "ECDSA-P256", "ECDSA-P384", "RSA-2048"} {
+		if got, err := AlgorithmOf(key(t, a).Public()); got != a || err != nil {
+			t.Errorf("AlgorithmOf(%s) = %s, %v", a, got, err)
+		}
+	}
+}
+
+func TestWhatIsUnsoundIsRefusedWithAReason(t *testing.T) {
+	leaf := issue(t, "leaf", "ECDSA-P256", nil)
+	other := issue(t, "other", "ECDSA-P256", nil)
+	good := keyPEM(t, leaf.key)
+	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name      string
+		cert, key []byte
+		says      string
+	}{
+		{"no certificate", nil, good, "no certificate in PEM form"},
+		{"no key", certPEM(leaf), nil, "no private key in PEM form"},
+		{"a key among the certificates", append(certPEM(leaf), good...), good, `PEM block of type "PRIVATE KEY"`},
+		{"a certificate for a key", certPEM(leaf), certPEM(leaf), `PEM block of type "CERTIFICATE"`},
+		{"a certificate that is cut off", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, "does not parse"},
+		{"an encrypted key", certPEM(leaf), []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"), "is encrypted"},
+		{"a key of a curve that is not served", certPEM(leaf), keyPEM(t, p521), ErrKeyMismatch.Error()},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse(tc.cert, tc.key)
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want one that says %q", err, tc.says)
+			}
+		})
+	}
+	if _, err := Parse(certPEM(leaf), keyPEM(t, other.key)); !errors.Is(err, ErrKeyMismatch) {
+		t.Errorf("the key of another certificate: %v, want ErrKeyMismatch", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	leaf := issue(f, "leaf", "ECDSA-P256", nil)
+	der, err := x509.MarshalPKCS8PrivateKey(leaf.key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	f.Add(certPEM(leaf), good)
+	f.Add(certPEM(leaf, leaf), good)
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\n"), []byte("-----BEGIN EC PARAMETERS-----\n"))
+	f.Fuzz(func(t *testing.T, cert, key []byte) {
+		pair, err := Parse(cert, key)
+		if err != nil {
+			return
+		}
+		if len(pair.Chain) == 0 || pair.Key == nil {
+			t.Fatal("accepted without a chain or a key")
+		}
+		if _, err := ParseCertificates(pair.ChainPEM()); err != nil {
+			t.Fatalf("what was accepted does not read back: %v", err)
+		}
+	})
+}

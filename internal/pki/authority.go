@@ -1,0 +1,79 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
+)
+
+// Authority signs certificates of its family.
+type Authority struct {
+	// Chain of the authority's own certificate.
+	Chain     Chain
+	Algorithm v1alpha1.KeyAlgorithm
+	Family    algorithms.Family
+	key       crypto.Signer
+}
+
+// What may be wrong with an authority, besides what does not parse and
+// keypair.ErrKeyMismatch.
+var (
+	ErrNotAnAuthority   = errors.New("the certificate is not that of an authority")
+	ErrAuthorityExpired = errors.New("the authority's certificate has expired")
+)
+
+// ParseAuthority reads an authority in PEM form: its certificate with those
+// above it, its key, and the root, which may be missing.
+func ParseAuthority(certPEM, keyPEM, rootPEM []byte, now time.Time) (*Authority, error) {
+	certs, err := keypair.ParseCertificates(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("tls.crt: %w", err)
+	}
+	key, err := keypair.ParseKey(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("tls.key: %w", err)
+	}
+	if len(rootPEM) > 0 {
+		roots, err := keypair.ParseCertificates(rootPEM)
+		if err != nil {
+			return nil, fmt.Errorf("ca.crt: %w", err)
+		}
+		certs = append(certs, roots...)
+	}
+	own := certs[0]
+	switch {
+	case !SameKey(own.PublicKey, key.Public()):
+		return nil, keypair.ErrKeyMismatch
+	case !own.BasicConstraintsValid || !own.IsCA:
+		return nil, fmt.Errorf("%w: its basicConstraints do not say CA:TRUE", ErrNotAnAuthority)
+	case own.KeyUsage != 0 && own.KeyUsage&x509.KeyUsageCertSign == 0:
+		return nil, fmt.Errorf("%w: its keyUsage lacks keyCertSign", ErrNotAnAuthority)
+	case len(own.RawSubject) <= len(emptyName):
+		return nil, fmt.Errorf("%w: its subject is empty", ErrNotAnAuthority)
+	case !now.Before(own.NotAfter):
+		return nil, fmt.Errorf("%w at %s", ErrAuthorityExpired, stamp(own.NotAfter))
+	case own.NotBefore.Sub(now) > skew:
+		return nil, fmt.Errorf("the authority's certificate is not valid before %s", stamp(own.NotBefore))
+	}
+	algorithm, err := keypair.AlgorithmOf(own.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	family, err := FamilyOf(own.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{Chain: NewChain(own, certs[1:]), Algorithm: algorithm, Family: family, key: key}, nil
+}
+
+// Certificate of the authority itself.
+func (a *Authority) Certificate() *x509.Certificate { return a.Chain.Leaf() }
+
+// emptyName is the DER form of a name without parts.
+var emptyName = []byte{0x30, 0x00}

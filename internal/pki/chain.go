@@ -1,0 +1,125 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Chain is a certificate and what is above it.
+type Chain struct {
+	// Certificates as a server sends them: the leaf, then each one's issuer,
+	// without a self-signed root (unless the leaf is one itself).
+	Certificates []*x509.Certificate
+	// Anchor is the certificate at the top: the self-signed root when it is
+	// known, otherwise the last of Certificates.
+	Anchor *x509.Certificate
+}
+
+// NewChain follows the issuers of a leaf among other certificates, in whatever
+// order these are, and leaves out those that are no part of the chain.
+func NewChain(leaf *x509.Certificate, others []*x509.Certificate) Chain {
+	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}
+	for !selfSigned(chain.Anchor) && len(chain.Certificates) <= len(others) {
+		issuer := issuerOf(chain.Anchor, others)
+		if issuer == nil {
+			break
+		}
+		chain.Anchor = issuer
+		if !selfSigned(issuer) {
+			chain.Certificates = append(chain.Certificates, issuer)
+		}
+	}
+	return chain
+}
+
+func issuerOf(c *x509.Certificate, among []*x509.Certificate) *x509.Certificate {
+	i := slices.IndexFunc(among, func(issuer *x509.Certificate) bool {
+		return bytes.Equal(issuer.RawSubject, c.RawIssuer) && c.CheckSignatureFrom(issuer) == nil
+	})
+	if i < 0 {
+		return nil
+	}
+	return among[i]
+}
+
+// selfSigned says whether a certificate is signed with its own key. Its being
+// an authority does not matter.
+func selfSigned(c *x509.Certificate) bool {
+	return bytes.Equal(c.RawSubject, c.RawIssuer) && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
+}
+
+// Leaf is the first certificate.
+func (c Chain) Leaf() *x509.Certificate { return c.Certificates[0] }
+
+// Wanted is what a certificate must be to be of use.
+type Wanted struct {
+	Key   crypto.PublicKey
+	Names Names
+	IsCA  bool
+}
+
+// Check finds out whether the certificate is what was wanted, and whether its
+// chain leads to one of the authorities (to its own anchor if there are none)
+// at the time now.
+func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time) error {
+	leaf := c.Leaf()
+	switch {
+	case !SameKey(leaf.PublicKey, want.Key):
+		return errors.New("it is for another key than the one requested")
+	case leaf.IsCA != want.IsCA:
+		return fmt.Errorf("it says CA:%t where CA:%t was requested", leaf.IsCA, want.IsCA)
+	case !now.Before(leaf.NotAfter):
+		return fmt.Errorf("it expired at %s", stamp(leaf.NotAfter))
+	case leaf.NotBefore.Sub(now) > skew:
+		return fmt.Errorf("it is not valid before %s", stamp(leaf.NotBefore))
+	}
+	if missing := missingNames(leaf, want.Names); len(missing) > 0 {
+		return fmt.Errorf("it lacks the requested names %s", strings.Join(missing, ", "))
+	}
+	if len(authorities) == 0 {
+		authorities = []*x509.Certificate{c.Anchor}
+	}
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	for _, a := range authorities {
+		roots.AddCert(a)
+	}
+	for _, i := range c.Certificates[1:] {
+		intermediates.AddCert(i)
+	}
+	at := now
+	if at.Before(leaf.NotBefore) {
+		at = leaf.NotBefore // the issuer's clock is a little ahead
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	if err != nil {
+		return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
+	}
+	return nil
+}
+
+func missingNames(leaf *x509.Certificate, want Names) []string {
+	var missing []string
+	if want.CommonName != "" && leaf.Subject.CommonName != want.CommonName {
+		missing = append(missing, fmt.Sprintf("CN=%s", want.CommonName))
+	}
+	for _, n := range want.DNSNames {
+		if !slices.ContainsFunc(leaf.DNSNames, func(m string) bool { return strings.EqualFold(m, n) }) {
+			missing = append(missing, n)
+		}
+	}
+	for _, a := range want.IPAddresses {
+		if !slices.ContainsFunc(leaf.IPAddresses, func(b net.IP) bool { return b.Equal(a) }) {
+			missing = append(missing, a.String())
+		}
+	}
+	return missing
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

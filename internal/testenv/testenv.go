@@ -1,0 +1,232 @@
+// Package testenv gives integration tests the real kube-apiserver and etcd,
+// with the CRDs of Q-TLS and of cert-manager. No controller of Kubernetes' or
+// cert-manager's runs: what they would do, a test does itself.
+//
+// A test package starts it once:
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cert-manager/cert-manager/pkg/apis/certmanager"
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// patience is how long anything may take: much longer than it does, for a
+// machine may be busy with other things.
+const patience = 2 * time.Minute
+
+// environment is what Main started.
+var environment *envtest.Environment
+
+// Main runs a package's tests against one apiserver, whose programs lie in
+// $KUBEBUILDER_ASSETS.
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		fmt.Fprintln(os.Stderr, "testenv: KUBEBUILDER_ASSETS is not set: it names the folder with kube-apiserver and etcd; run `make test-integration`, or set it to what `go -C hack/cluster run . assets` prints")
+		return 1
+	}
+	paths, err := crds()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		return 1
+	}
+	environment = &envtest.Environment{CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
+	environment.ControlPlane.GetAPIServer().Configure().Append("max-requests-inflight", "2000")
+	defer func() { // also after a start that failed half way
+		if err := environment.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not stop:", err)
+		}
+	}()
+	if _, err := environment.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not start:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// crds are the folder of this module's and the files of cert-manager's, which
+// come from its module: its files are not copied into this tree.
+func crds() ([]string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "qtls.dev/qtls", "github.com/cert-manager/cert-manager").Output()
+	if err != nil {
+		return nil, fmt.Errorf("the folders of the modules qtls.dev/qtls and github.com/cert-manager/cert-manager: %w", err)
+	}
+	dirs := strings.Fields(string(out))
+	if len(dirs) != 2 {
+		return nil, fmt.Errorf("the module github.com/cert-manager/cert-manager is not in the module cache; run `go mod download`")
+	}
+	paths := []string{filepath.Join(dirs[0], "config", "crd")}
+	for _, resource := range []string{"certificaterequests", "certificates", "issuers", "clusterissuers"} {
+		paths = append(paths, filepath.Join(dirs[1], "deploy", "crds", certmanager.GroupName+"_"+resource+".yaml"))
+	}
+	return paths, nil
+}
+
+// WithoutCertManager takes cert-manager's CRDs away; install puts them back,
+// at the latest when the test ends.
+func WithoutCertManager(t testing.TB) (install func()) {
+	t.Helper()
+	paths, err := crds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := envtest.CRDInstallOptions{Paths: paths[1:]}
+	if err := envtest.UninstallCRDs(Config(), options); err != nil {
+		t.Fatalf("taking cert-manager's CRDs away: %v", err)
+	}
+	discover, err := discovery.NewDiscoveryClientForConfig(Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, func(context.Context) error {
+		_, err := discover.ServerResourcesForGroupVersion(cmapi.SchemeGroupVersion.String())
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("cert-manager's group is still served, %v", err)
+		}
+		return nil
+	})
+	install = sync.OnceFunc(func() {
+		if _, err := envtest.InstallCRDs(Config(), options); err != nil {
+			t.Errorf("installing cert-manager's CRDs: %v", err)
+		}
+	})
+	t.Cleanup(install)
+	return install
+}
+
+// Config of a client that may do everything.
+func Config() *rest.Config { return environment.Config }
+
+// Scheme knows every kind that the operator deals with.
+func Scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cmapi.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			panic(err) // two types of one name: a mistake in the code
+		}
+	}
+	return s
+}
+
+// Client reads and writes the apiserver directly.
+func Client(t testing.TB) client.Client {
+	t.Helper()
+	c, err := client.New(Config(), client.Options{Scheme: Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Namespace makes a namespace of the test's own.
+func Namespace(t testing.TB, c client.Client) string {
+	t.Helper()
+	n := &corev1.Namespace{}
+	n.GenerateName = "test-"
+	if err := c.Create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	return n.Name
+}
+
+// Manager makes a manager that serves neither metrics nor probes. Change its
+// options with the functions given.
+func Manager(t testing.TB, change ...func(*ctrl.Options)) ctrl.Manager {
+	t.Helper()
+	options := ctrl.Options{
+		Scheme:  Scheme(),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		// Tests start several managers in one process.
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	c := rest.CopyConfig(Config())
+	c.QPS, c.Burst = -1, -1
+	mgr, err := ctrl.NewManager(c, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mgr
+}
+
+// Start runs a manager until stop is called or the test ends; stop waits until
+// it has ended.
+func Start(t testing.TB, mgr ctrl.Manager) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	stop = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("manager: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the manager's caches do not fill")
+	}
+	return stop
+}
+
+// Eventually waits until check is content: until it returns no error. It fails
+// the test with the last one when patience is at its end.
+func Eventually(t testing.TB, check func(context.Context) error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check(t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still, after %s: %v", patience, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Never watches for a while that check stays content.
+func Never(t testing.TB, during time.Duration, check func(context.Context) error) {
+	t.Helper()
+	for deadline := time.Now().Add(during); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err := check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
