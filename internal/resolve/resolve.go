@@ -1,0 +1,339 @@
+package resolve
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/policy"
+)
+
+// Problem is something that a gateway asks for and does not get.
+type Problem struct {
+	// Listener that has it; empty for the gateway as a whole.
+	Listener string
+	// Condition that it makes False: Accepted or ResolvedRefs.
+	Condition string
+	Reason    string
+	// Message names the object, the field, what was found and the remedy.
+	Message string
+	// Holds says that the last good configuration is to be kept while the
+	// problem lasts, because the model lacks something that clients may be
+	// using. Without an earlier configuration what is left is served.
+	Holds bool
+	// Fatal says that there is no model at all.
+	Fatal bool
+}
+
+// Resolve builds the model of a gateway as of now. A listener that cannot be
+// served safely is left out of the model, with a Problem that says why.
+func Resolve(g *v1alpha1.QTLSGateway, o Objects, now time.Time) (model.Gateway, []Problem) {
+	r := &resolver{gateway: g, objects: o, now: now}
+	return r.resolve(), r.problems
+}
+
+type resolver struct {
+	gateway  *v1alpha1.QTLSGateway
+	objects  Objects
+	now      time.Time
+	accepted func(v1alpha1.SignatureScheme) bool
+	problems []Problem
+}
+
+func (r *resolver) problem(p Problem) { r.problems = append(r.problems, p) }
+
+func (r *resolver) resolve() model.Gateway {
+	spec := r.gateway.Spec
+	m := model.Gateway{Namespace: r.gateway.Namespace, Name: r.gateway.Name, DrainTimeoutSeconds: 30}
+	if spec.Drain.TimeoutSeconds != nil {
+		m.DrainTimeoutSeconds = int(*spec.Drain.TimeoutSeconds)
+	}
+
+	named, fallback := r.objects.Policies[spec.PolicyRef.Name], r.objects.Policies[FallbackPolicy]
+	if named == nil {
+		r.problem(Problem{Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonPolicyNotFound, Holds: true, Fatal: true,
+			Message: fmt.Sprintf("spec.policyRef.name: there is no QTLSPolicy %q; `kubectl get qtlspolicies` lists those there are", spec.PolicyRef.Name)})
+		return m
+	}
+	if fallback == nil && spec.PolicyRef.Mode != v1alpha1.PolicyModeRequire {
+		r.problem(Problem{Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonFallbackNotFound, Holds: true, Fatal: true,
+			Message: fmt.Sprintf("spec.policyRef.mode: %s falls back to QTLSPolicy %q, which does not exist; the operator creates it when it starts: restart the operator, or use mode Require", spec.PolicyRef.Mode, FallbackPolicy)})
+		return m
+	}
+	m.TLS, m.Observe = policy.Resolve(named, fallback, spec.PolicyRef.Mode)
+	r.accepted = policy.Accepts(named, fallback, spec.PolicyRef.Mode)
+
+	byPort := map[int32][]model.Listener{}
+	for _, l := range spec.Listeners {
+		if listener, ok := r.listener(l); ok {
+			byPort[l.Port] = append(byPort[l.Port], listener)
+		}
+	}
+	for number, listeners := range byPort {
+		slices.SortFunc(listeners, func(a, b model.Listener) int { return cmp.Compare(a.Name, b.Name) })
+		m.Ports = append(m.Ports, model.Port{Number: number, Listeners: listeners})
+	}
+	slices.SortFunc(m.Ports, func(a, b model.Port) int { return cmp.Compare(a.Number, b.Number) })
+	return m
+}
+
+func (r *resolver) listener(l v1alpha1.Listener) (model.Listener, bool) {
+	m := model.Listener{Name: l.Name, Protocol: l.Protocol, Preference: cmp.Or(l.Preference, v1alpha1.PreferPostQuantum)}
+	for _, h := range l.Hostnames {
+		name, err := model.ParseHostname(string(h))
+		if err != nil {
+			r.problem(Problem{Listener: l.Name, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonInvalid, Holds: true,
+				Message: fmt.Sprintf("listeners[%s].hostnames: %v", l.Name, err)})
+			return m, false
+		}
+		m.Hostnames = append(m.Hostnames, name)
+	}
+	slices.Sort(m.Hostnames)
+
+	if l.Protocol != v1alpha1.ProtocolTLSPassthrough {
+		m.Certificates = r.certificates(l)
+		if len(m.Certificates) == 0 {
+			return m, false
+		}
+	}
+	if a := l.ClientAuthentication; a != nil {
+		cas, ok := r.authorities(l.Name, "clientAuthentication.caRefs", a.CARefs)
+		if !ok {
+			return m, false // never served without the authentication that was asked for
+		}
+		m.ClientAuthentication = &model.ClientAuthentication{
+			Required: a.Mode != v1alpha1.ClientAuthenticationOptional, CAs: cas, ForwardCertificate: a.ForwardCertificate}
+	}
+	for i, b := range l.Backends {
+		backend, ok := r.backend(l.Name, i, b)
+		if !ok {
+			return m, false
+		}
+		m.Backends = append(m.Backends, backend)
+	}
+	return m, true
+}
+
+// certificates resolves a listener's certificates, strongest first.
+func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
+	var found []model.Certificate
+	problem := func(reason, format string, args ...any) {
+		r.problem(Problem{Listener: l.Name, Condition: v1alpha1.ConditionResolvedRefs, Reason: reason, Holds: true,
+			Message: fmt.Sprintf("listeners[%s].certificateRefs: ", l.Name) + fmt.Sprintf(format, args...)})
+	}
+	add := func(secret string, missing func()) {
+		s := r.objects.Secrets[secret]
+		if s == nil {
+			missing()
+			return
+		}
+		c, warnings, err := r.certificate(s, l.Hostnames)
+		if err != nil {
+			reason := v1alpha1.ReasonCertificateInvalid
+			if errors.Is(err, keypair.ErrKeyMismatch) {
+				reason = v1alpha1.ReasonKeyMismatch
+			}
+			problem(reason, "Secret %q: %v; put a certificate chain in tls.crt and its key in tls.key", secret, err)
+			return
+		}
+		for _, w := range warnings {
+			w.Listener, w.Message = l.Name, fmt.Sprintf("listeners[%s].certificateRefs: Secret %q: %s", l.Name, secret, w.Message)
+			r.problem(w)
+		}
+		found = append(found, c)
+	}
+	for _, ref := range l.CertificateRefs {
+		if ref.Kind == v1alpha1.CertificateKindSecret {
+			add(ref.Name, func() {
+				problem(v1alpha1.ReasonCertificateNotFound, "there is no Secret %q in namespace %q; create it (type kubernetes.io/tls) or name another", ref.Name, r.gateway.Namespace)
+			})
+			continue
+		}
+		cert := r.objects.Certificates[ref.Name]
+		if cert == nil {
+			problem(v1alpha1.ReasonCertificateNotFound, "there is no PQCCertificate %q in namespace %q; create it or name another", ref.Name, r.gateway.Namespace)
+			continue
+		}
+		for _, secret := range SecretsOf(cert) {
+			add(secret, func() {
+				problem(v1alpha1.ReasonCertificateNotReady, "PQCCertificate %q has not issued Secret %q yet; its own conditions say why", ref.Name, secret)
+			})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b model.Certificate) int { return cmp.Compare(Strength(b.Algorithm), Strength(a.Algorithm)) })
+
+	var served []model.Certificate
+	var refused []string
+	for _, c := range found {
+		switch {
+		case len(c.HandshakeSchemes) == 0:
+			refused = append(refused, fmt.Sprintf("%s (%s)", c.Secret, c.Algorithm))
+		case slices.ContainsFunc(served, func(s model.Certificate) bool { return s.Algorithm == c.Algorithm }):
+			r.problem(Problem{Listener: l.Name, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonInvalid, Holds: true,
+				Message: fmt.Sprintf("listeners[%s].certificateRefs: Secret %q is a second %s certificate; a listener has one of each algorithm: give its names a listener of their own", l.Name, c.Secret, c.Algorithm)})
+		default:
+			served = append(served, c)
+		}
+	}
+	if len(served) == 0 && len(refused) > 0 {
+		r.problem(Problem{Listener: l.Name, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonCertificateAgainstPolicy, Holds: true,
+			Message: fmt.Sprintf("listeners[%s].certificateRefs: policy %s (%s) accepts none of %s; add a certificate of an algorithm in its signatureSchemes, or use mode Prefer",
+				l.Name, r.gateway.Spec.PolicyRef.Name, r.gateway.Spec.PolicyRef.Mode, strings.Join(refused, ", "))})
+	}
+	return served
+}
+
+// Strength orders key algorithms: the greater, the stronger.
+func Strength(a v1alpha1.KeyAlgorithm) int {
+	k, _ := algorithms.LookupKeyAlgorithm(a)
+	return k.Strength
+}
+
+// certificate looks at one Secret. The warnings do not keep it from being
+// served.
+func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) (model.Certificate, []Problem, error) {
+	pair, err := keypair.Parse(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return model.Certificate{}, nil, err
+	}
+	chain, err := pair.ChainSchemes()
+	if err != nil {
+		return model.Certificate{}, nil, err
+	}
+	var warnings []Problem
+	leaf := pair.Chain[0]
+	if leaf.NotAfter.Before(r.now) {
+		warnings = append(warnings, Problem{Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateExpired,
+			Message: fmt.Sprintf("the certificate expired at %s; it is served on, and clients will refuse it: renew it", leaf.NotAfter.UTC().Format(time.RFC3339))})
+	}
+	for _, h := range hostnames {
+		probe := string(h)
+		if below, ok := model.Hostname(h).Wildcard(); ok {
+			probe = "any." + below
+		}
+		if leaf.VerifyHostname(probe) != nil {
+			warnings = append(warnings, Problem{Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonHostnameNotCovered,
+				Message: fmt.Sprintf("the certificate has names %v, which do not cover the listener's host name %q; clients will refuse it: add the name", leaf.DNSNames, h)})
+		}
+	}
+	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
+	return model.Certificate{
+		Secret: s.Name, Algorithm: pair.Algorithm, PostQuantum: algorithm.Family == algorithms.PostQuantum,
+		HandshakeSchemes: pair.HandshakeSchemes(r.accepted), ChainSchemes: chain,
+		SerialNumber: pair.SerialNumber(), NotAfter: leaf.NotAfter.Unix(),
+	}, warnings, nil
+}
+
+// authorities joins CA certificates into one PEM bundle.
+func (r *resolver) authorities(listener, field string, refs []v1alpha1.CAReference) (string, bool) {
+	var bundle strings.Builder
+	ok := true
+	for _, ref := range refs {
+		var data []byte
+		exists := false
+		if ref.Kind == v1alpha1.CAKindConfigMap {
+			if cm := r.objects.ConfigMaps[ref.Name]; cm != nil {
+				var text string
+				text, exists = cm.Data[ref.Key]
+				data = []byte(text)
+			}
+		} else if s := r.objects.Secrets[ref.Name]; s != nil {
+			data, exists = s.Data[ref.Key]
+		}
+		problem := Problem{Listener: listener, Condition: v1alpha1.ConditionResolvedRefs, Holds: true}
+		if !exists {
+			problem.Reason = v1alpha1.ReasonAuthorityNotFound
+			problem.Message = fmt.Sprintf("listeners[%s].%s: there is no %s %q with key %q in namespace %q; create it or name another", listener, field, ref.Kind, ref.Name, ref.Key, r.gateway.Namespace)
+			r.problem(problem)
+			ok = false
+			continue
+		}
+		certs, err := keypair.ParseCertificates(data)
+		if err != nil {
+			problem.Reason = v1alpha1.ReasonAuthorityInvalid
+			problem.Message = fmt.Sprintf("listeners[%s].%s: %s %q, key %q: %v", listener, field, ref.Kind, ref.Name, ref.Key, err)
+			r.problem(problem)
+			ok = false
+			continue
+		}
+		bundle.Write((&keypair.KeyPair{Chain: certs}).ChainPEM())
+	}
+	return bundle.String(), ok
+}
+
+func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReference) (model.Backend, bool) {
+	m := model.Backend{Group: GroupName(b), Weight: 1}
+	if b.Weight != nil {
+		m.Weight = int(*b.Weight)
+	}
+	if b.TLS != nil {
+		host, err := model.ParseHostname(string(b.TLS.Hostname))
+		if err != nil {
+			r.problem(Problem{Listener: listener, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonInvalid, Holds: true,
+				Message: fmt.Sprintf("listeners[%s].backends[%d].tls.hostname: %v", listener, index, err)})
+			return m, false
+		}
+		cas, ok := r.authorities(listener, fmt.Sprintf("backends[%d].tls.caRefs", index), b.TLS.CARefs)
+		if !ok {
+			return m, false // never sent in the clear, nor to an unverified server
+		}
+		m.TLS = &model.BackendTLS{Hostname: host, CAs: cas}
+	}
+	field := fmt.Sprintf("listeners[%s].backends[%d]", listener, index)
+	warn := func(reason, format string, args ...any) {
+		r.problem(Problem{Listener: listener, Condition: v1alpha1.ConditionResolvedRefs, Reason: reason, Message: field + ": " + fmt.Sprintf(format, args...)})
+	}
+	service := r.objects.Services[b.Name]
+	switch {
+	case service == nil:
+		warn(v1alpha1.ReasonBackendNotFound, "there is no Service %q in namespace %q; create it or name another", b.Name, r.gateway.Namespace)
+	case service.Spec.Type == corev1.ServiceTypeExternalName:
+		warn(v1alpha1.ReasonBackendNotSupported, "Service %q is of type ExternalName, which has no endpoints; use a Service with a selector or with EndpointSlices of its own", b.Name)
+	default:
+		if _, ok := ServicePort(service, b.Port); !ok {
+			warn(v1alpha1.ReasonBackendPortNotFound, "Service %q has no TCP port %s; it has %s", b.Name, b.Port.String(), portNames(service))
+		}
+	}
+	return m, true
+}
+
+// GroupName names the endpoints of a backend: `<service>:<port>`.
+func GroupName(b v1alpha1.BackendReference) string { return b.Name + ":" + b.Port.String() }
+
+// ServicePort finds a TCP port of a Service by number or name.
+func ServicePort(s *corev1.Service, port intstr.IntOrString) (corev1.ServicePort, bool) {
+	for _, p := range s.Spec.Ports {
+		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		if port.Type == intstr.Int && p.Port == port.IntVal || port.Type == intstr.String && p.Name == port.StrVal {
+			return p, true
+		}
+	}
+	return corev1.ServicePort{}, false
+}
+
+func portNames(s *corev1.Service) string {
+	var names []string
+	for _, p := range s.Spec.Ports {
+		name := fmt.Sprint(p.Port)
+		if p.Name != "" {
+			name += " (" + p.Name + ")"
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,269 @@
+package resolve
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/mldsa"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+)
+
+var now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+
+// fixture is a sound gateway `web` with a dual certificate and a Service; each
+// test breaks one thing.
+type fixture struct {
+	gateway *v1alpha1.QTLSGateway
+	objects Objects
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	suites := []v1alpha1.CipherSuite{"TLS_AES_256_GCM_SHA384"}
+	return &fixture{
+		gateway: &v1alpha1.QTLSGateway{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 3},
+			Spec: v1alpha1.QTLSGatewaySpec{
+				PolicyRef: v1alpha1.PolicyReference{Name: "hybrid-v1", Mode: v1alpha1.PolicyModePrefer},
+				Listeners: []v1alpha1.Listener{{
+					Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"shop.example.com"},
+					CertificateRefs: []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindPQCCertificate, Name: "shop"}},
+					Backends:        []v1alpha1.BackendReference{{Name: "shop", Port: intstr.FromString("http")}},
+				}},
+			},
+		},
+		objects: Objects{
+			Policies: map[string]*v1alpha1.QTLSPolicy{
+				"hybrid-v1": {ObjectMeta: metav1.ObjectMeta{Name: "hybrid-v1"}, Spec: v1alpha1.QTLSPolicySpec{
+					Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"X25519MLKEM768"},
+					SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65", "ecdsa_secp256r1_sha256"}, CipherSuites: suites}},
+				"strict": {ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Spec: v1alpha1.QTLSPolicySpec{
+					Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"MLKEM1024"},
+					SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa87"}, CipherSuites: suites}},
+				FallbackPolicy: {ObjectMeta: metav1.ObjectMeta{Name: FallbackPolicy}, Spec: v1alpha1.QTLSPolicySpec{
+					Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"X25519MLKEM768", "x25519"},
+					SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65", "mldsa87", "ecdsa_secp256r1_sha256"}, CipherSuites: suites}},
+			},
+			Certificates: map[string]*v1alpha1.PQCCertificate{
+				"shop": {ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.PQCCertificateSpec{Algorithms: []v1alpha1.KeyAlgorithm{"ECDSA-P256", "ML-DSA-65"}}},
+			},
+			Secrets: map[string]*corev1.Secret{
+				"shop-ml-dsa-65":  tlsSecret(t, "shop-ml-dsa-65", "ML-DSA-65", "shop.example.com"),
+				"shop-ecdsa-p256": tlsSecret(t, "shop-ecdsa-p256", "ECDSA-P256", "shop.example.com"),
+			},
+			ConfigMaps: map[string]*corev1.ConfigMap{},
+			Services: map[string]*corev1.Service{"shop": {ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}}}}},
+		},
+	}
+}
+
+func tlsSecret(t *testing.T, name string, algorithm v1alpha1.KeyAlgorithm, hostname string) *corev1.Secret {
+	t.Helper()
+	var key crypto.Signer
+	var err error
+	switch algorithm {
+	case "ML-DSA-65":
+		key, err = mldsa.GenerateKey(mldsa.MLDSA65())
+	case "ECDSA-P256":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	default:
+		t.Fatalf("no key of algorithm %s", algorithm)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(0x5e), Subject: pkix.Name{CommonName: name}, DNSNames: []string{hostname},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+	}}
+}
+
+func TestASoundGatewayResolvesWithoutProblems(t *testing.T) {
+	f := newFixture(t)
+	m, problems := Resolve(f.gateway, f.objects, now)
+	if len(problems) > 0 {
+		t.Fatalf("problems: %+v", problems)
+	}
+	if len(m.Ports) != 1 || m.Ports[0].Number != 443 || len(m.Ports[0].Listeners) != 1 {
+		t.Fatalf("ports %+v, want one listener on 443", m.Ports)
+	}
+	l := m.Ports[0].Listeners[0]
+	if len(l.Certificates) != 2 || l.Certificates[0].Algorithm != "ML-DSA-65" || l.Certificates[1].Algorithm != "ECDSA-P256" {
+		t.Errorf("certificates %+v, want ML-DSA-65 before ECDSA-P256", l.Certificates)
+	}
+	if c := l.Certificates[0]; !c.PostQuantum || !slices.Equal(c.HandshakeSchemes, []uint16{0x0905}) || c.SerialNumber != "5e" {
+		t.Errorf("certificate %+v, want post-quantum, scheme 0905, serial 5e", c)
+	}
+	if l.Backends[0].Group != "shop:http" || l.Backends[0].Weight != 1 {
+		t.Errorf("backend %+v, want shop:http of weight 1", l.Backends[0])
+	}
+}
+
+func TestEachFaultIsNamedWithItsRemedy(t *testing.T) {
+	listener := func(f *fixture) *v1alpha1.Listener { return &f.gateway.Spec.Listeners[0] }
+	for _, tc := range []struct {
+		name      string
+		fault     func(*fixture)
+		condition string
+		reason    string
+		says      string
+		holds     bool
+		served    bool // the listener is in the model all the same
+	}{
+		{"a policy that does not exist", func(f *fixture) { f.gateway.Spec.PolicyRef.Name = "hybird-v1" },
+			"Accepted", "PolicyNotFound", `spec.policyRef.name: there is no QTLSPolicy "hybird-v1"`, true, false},
+		{"no policy to fall back to", func(f *fixture) { delete(f.objects.Policies, FallbackPolicy) },
+			"Accepted", "FallbackPolicyNotFound", "restart the operator, or use mode Require", true, false},
+		{"a policy that accepts none of the certificates", func(f *fixture) {
+			f.gateway.Spec.PolicyRef = v1alpha1.PolicyReference{Name: "strict", Mode: v1alpha1.PolicyModeRequire}
+		}, "Accepted", "CertificateAgainstPolicy", "accepts none of shop-ml-dsa-65 (ML-DSA-65), shop-ecdsa-p256 (ECDSA-P256)", true, false},
+		{"a host name that would break out of the configuration", func(f *fixture) { listener(f).Hostnames = []v1alpha1.Hostname{"a\n  bind :80"} },
+			"Accepted", "Invalid", "is not a host name", true, false},
+		{"a PQCCertificate that does not exist", func(f *fixture) { delete(f.objects.Certificates, "shop") },
+			"ResolvedRefs", "CertificateNotFound", `no PQCCertificate "shop" in namespace "shop"`, true, false},
+		{"a certificate of which one half is not issued yet", func(f *fixture) { delete(f.objects.Secrets, "shop-ml-dsa-65") },
+			"ResolvedRefs", "CertificateNotReady", `has not issued Secret "shop-ml-dsa-65" yet`, true, true},
+		{"a Secret that does not exist", func(f *fixture) {
+			listener(f).CertificateRefs = []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "mine"}}
+		}, "ResolvedRefs", "CertificateNotFound", `no Secret "mine"`, true, false},
+		{"a key of another certificate", func(f *fixture) {
+			f.objects.Secrets["shop-ecdsa-p256"].Data["tls.key"] = f.objects.Secrets["shop-ml-dsa-65"].Data["tls.key"]
+		}, "ResolvedRefs", "KeyMismatch", `Secret "shop-ecdsa-p256": the private key does not belong`, true, true},
+		{"a Secret of nonsense", func(f *fixture) { f.objects.Secrets["shop-ecdsa-p256"].Data["tls.crt"] = []byte("hello") },
+			"ResolvedRefs", "CertificateInvalid", "no certificate in PEM form", true, true},
+		{"a host name that no certificate covers", func(f *fixture) { listener(f).Hostnames = []v1alpha1.Hostname{"*.example.org"} },
+			"ResolvedRefs", "HostnameNotCovered", `do not cover the listener's host name "*.example.org"`, false, true},
+		{"two certificates of one algorithm", func(f *fixture) {
+			f.objects.Secrets["more"] = tlsSecret(t, "more", "ECDSA-P256", "shop.example.com")
+			listener(f).CertificateRefs = append(listener(f).CertificateRefs, v1alpha1.CertificateReference{Kind: v1alpha1.CertificateKindSecret, Name: "more"})
+		}, "Accepted", "Invalid", `Secret "more" is a second ECDSA-P256 certificate`, true, true},
+		{"a client CA that does not exist", func(f *fixture) {
+			listener(f).ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "cas", Key: "ca.crt"}}}
+		}, "ResolvedRefs", "AuthorityNotFound", `no ConfigMap "cas" with key "ca.crt"`, true, false},
+		{"a client CA of nonsense", func(f *fixture) {
+			f.objects.ConfigMaps["cas"] = &corev1.ConfigMap{Data: map[string]string{"ca.crt": "x"}}
+			listener(f).ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "cas", Key: "ca.crt"}}}
+		}, "ResolvedRefs", "AuthorityInvalid", "no certificate in PEM form", true, false},
+		{"a backend whose CA does not exist", func(f *fixture) {
+			listener(f).Backends[0].TLS = &v1alpha1.BackendTLS{Hostname: "shop.internal", CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindSecret, Name: "ca", Key: "ca.crt"}}}
+		}, "ResolvedRefs", "AuthorityNotFound", `backends[0].tls.caRefs: there is no Secret "ca"`, true, false},
+		{"a Service that does not exist", func(f *fixture) { delete(f.objects.Services, "shop") },
+			"ResolvedRefs", "BackendNotFound", `listeners[https].backends[0]: there is no Service "shop"`, false, true},
+		{"a port that the Service does not have", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromInt32(8080) },
+			"ResolvedRefs", "BackendPortNotFound", "no TCP port 8080; it has 80 (http), 53 (dns)", false, true},
+		{"a UDP port", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromString("dns") },
+			"ResolvedRefs", "BackendPortNotFound", "no TCP port dns", false, true},
+		{"an ExternalName Service", func(f *fixture) { f.objects.Services["shop"].Spec.Type = corev1.ServiceTypeExternalName },
+			"ResolvedRefs", "BackendNotSupported", "has no endpoints", false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			tc.fault(f)
+			m, problems := Resolve(f.gateway, f.objects, now)
+			if len(problems) == 0 {
+				t.Fatal("no problem was found")
+			}
+			p := problems[0]
+			if p.Condition != tc.condition || p.Reason != tc.reason || p.Holds != tc.holds {
+				t.Errorf("problem %s/%s, holds %v; want %s/%s, holds %v (%s)", p.Condition, p.Reason, p.Holds, tc.condition, tc.reason, tc.holds, p.Message)
+			}
+			if !strings.Contains(p.Message, tc.says) {
+				t.Errorf("message %q, want one that says %q", p.Message, tc.says)
+			}
+			if served := len(m.Ports) > 0; served != tc.served {
+				t.Errorf("listener served: %v, want %v", served, tc.served)
+			}
+		})
+	}
+}
+
+func TestAnExpiredCertificateIsServedAndSaidToBe(t *testing.T) {
+	f := newFixture(t)
+	m, problems := Resolve(f.gateway, f.objects, now.Add(25*time.Hour))
+	if len(problems) != 2 || problems[0].Reason != v1alpha1.ReasonCertificateExpired || problems[0].Holds {
+		t.Fatalf("problems %+v, want both certificates expired and nothing held", problems)
+	}
+	if len(m.Ports) != 1 || len(m.Ports[0].Listeners[0].Certificates) != 2 {
+		t.Error("the expired certificates are not served")
+	}
+}
+
+func TestEndpointsOfAGroup(t *testing.T) {
+	f := newFixture(t)
+	endpointSlice := func(conditions discoveryv1.EndpointConditions, addresses ...string) discoveryv1.EndpointSlice {
+		s := discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "shop"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("metrics"), Port: ptr.To[int32](9090)}, {Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
+		}
+		for _, a := range addresses {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}, Conditions: conditions})
+		}
+		return s
+	}
+	ready := discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)}
+	ending := discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+	unready := discoveryv1.EndpointConditions{Ready: ptr.To(false)}
+
+	for _, tc := range []struct {
+		name   string
+		slices []discoveryv1.EndpointSlice
+		want   []string
+	}{
+		{"ready ones, over several slices, once each and in order", []discoveryv1.EndpointSlice{endpointSlice(ready, "10.0.0.2", "10.0.0.3"), endpointSlice(ready, "10.0.0.1", "10.0.0.2")}, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}},
+		{"not those that are not ready", []discoveryv1.EndpointSlice{endpointSlice(ready, "10.0.0.1"), endpointSlice(unready, "10.0.0.2"), endpointSlice(ending, "10.0.0.3")}, []string{"10.0.0.1"}},
+		{"those that serve while they end, when no other is ready", []discoveryv1.EndpointSlice{endpointSlice(unready, "10.0.0.2"), endpointSlice(ending, "10.0.0.3")}, []string{"10.0.0.3"}},
+		{"readiness that is not said counts as ready", []discoveryv1.EndpointSlice{endpointSlice(discoveryv1.EndpointConditions{}, "10.0.0.4")}, []string{"10.0.0.4"}},
+		{"none", nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Endpoints(f.gateway, f.objects.Services, tc.slices)
+			var want []dataplane.Endpoint
+			for _, a := range tc.want {
+				want = append(want, dataplane.Endpoint{Address: a, Port: 8080})
+			}
+			if group, ok := got["shop:http"]; !ok || !slices.Equal(group, want) {
+				t.Errorf("endpoints %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestReferencesAreListedOnce(t *testing.T) {
+	f := newFixture(t)
+	f.gateway.Spec.Listeners = append(f.gateway.Spec.Listeners, f.gateway.Spec.Listeners[0])
+	f.gateway.Spec.Listeners[1].CertificateRefs = []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "mine"}}
+	refs := ReferencesOf(f.gateway)
+	if !slices.Equal(refs.Services, []string{"shop"}) || !slices.Equal(refs.Secrets, []string{"mine"}) ||
+		!slices.Equal(refs.Certificates, []string{"shop"}) || !slices.Equal(refs.Policies, []string{FallbackPolicy, "hybrid-v1"}) {
+		t.Errorf("references %+v", refs)
+	}
+}
