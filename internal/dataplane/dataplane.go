@@ -1,0 +1,186 @@
+// Package dataplane is what the operator and the agents say to each other: the
+// one object per gateway that an agent reads, and the status that it answers
+// with. It holds types and their encoding only.
+//
+// The operator publishes a ConfigMap for each gateway (see ObjectName). Its
+// keys are the assignment (which revision to run), the revisions named there,
+// and the endpoints of the backends. A revision is immutable and named by a
+// hash of its content; endpoints change without one. Certificates are not in
+// it: the agent reads the Secrets that the revision names.
+package dataplane
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+const (
+	// KeyAssignment, KeyEndpoints and KeyRevisionPrefix are the keys of the
+	// gateway's ConfigMap. A revision lies under KeyRevisionPrefix + its name
+	// + ".json".
+	KeyAssignment     = "assignment.json"
+	KeyEndpoints      = "endpoints.json"
+	KeyRevisionPrefix = "revision-"
+)
+
+// ObjectName is the name of the ConfigMap that carries a gateway's data plane.
+func ObjectName(gateway string) string { return gateway + "-dataplane" }
+
+// RevisionKey is the ConfigMap key of a revision.
+func RevisionKey(name string) string { return KeyRevisionPrefix + name + ".json" }
+
+// Revision is a configuration: immutable, named by Name().
+type Revision struct {
+	// Config is haproxy.cfg: global, defaults, frontends and the internal
+	// backends between them. The backends that reach Services are not in it:
+	// the agent renders them, with their current endpoints, into backends.cfg.
+	Config string `json:"config"`
+	// Files that Config names, by path relative to its folder: CA bundles,
+	// certificate lists, the ClientHello reader.
+	Files map[string]string `json:"files,omitempty"`
+	// Certificates that Config names as certs/<name>.pem.
+	Certificates []Certificate `json:"certificates,omitempty"`
+	// Backends that Config names.
+	Backends []Backend `json:"backends,omitempty"`
+	// Observe is set in policy mode Observe: what Require would accept.
+	Observe *Acceptable `json:"observe,omitempty"`
+}
+
+// Certificate is one chain and key that HAProxy serves.
+type Certificate struct {
+	// Name is the file's name without folder and .pem.
+	Name string `json:"name"`
+	// Secret of type kubernetes.io/tls, in the gateway's namespace.
+	Secret string `json:"secret"`
+	// Algorithm of the key, as in the API (ML-DSA-65).
+	Algorithm string `json:"algorithm"`
+}
+
+// Backend is a set of servers that share their settings.
+type Backend struct {
+	// Name of the HAProxy backend.
+	Name string `json:"name"`
+	// HTTP or (false) the byte stream.
+	HTTP bool `json:"http"`
+	// Groups of servers, one for each backend reference of the listener.
+	Groups []ServerGroup `json:"groups"`
+}
+
+// ServerGroup is the endpoints of one Service port.
+type ServerGroup struct {
+	// Name: unique within the gateway; the key of Endpoints.
+	Name string `json:"name"`
+	// Weight of each server, 0 to 256.
+	Weight int `json:"weight"`
+	// TLS encrypts to the servers; nil is plain text.
+	TLS *ServerTLS `json:"tls,omitempty"`
+}
+
+// ServerTLS says how servers are verified.
+type ServerTLS struct {
+	// Hostname for SNI and for the certificate check.
+	Hostname string `json:"hostname"`
+	// CAFile relative to the configuration's folder.
+	CAFile string `json:"caFile"`
+}
+
+// Acceptable is what a policy accepts, in the names that HAProxy's log uses.
+type Acceptable struct {
+	Versions   []string `json:"versions"`   // TLSv1.3
+	Groups     []string `json:"groups"`     // X25519MLKEM768
+	Suites     []string `json:"suites"`     // TLS_AES_256_GCM_SHA384
+	Algorithms []string `json:"algorithms"` // ML-DSA-65
+}
+
+// Name is the revision's name: the first 16 hex digits of the SHA-256 of its
+// JSON form (which is deterministic: encoding/json sorts map keys).
+func (r Revision) Name() string {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("dataplane: a revision does not encode: %v", err)) // strings and slices always do
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Target is a revision and the generation of the gateway that it stands for.
+type Target struct {
+	Revision   string `json:"revision"`
+	Generation int64  `json:"generation"`
+}
+
+// Assignment says what to run.
+type Assignment struct {
+	// Stable is what every pod runs: the last revision found good, or, before
+	// any was, the first.
+	Stable Target `json:"stable"`
+	// Candidate, when set, is tried by CandidatePod alone. When that pod runs
+	// it, it becomes Stable.
+	Candidate    *Target `json:"candidate,omitempty"`
+	CandidatePod string  `json:"candidatePod,omitempty"`
+}
+
+// For is the target of one pod.
+func (a Assignment) For(pod string) Target {
+	if a.Candidate != nil && a.CandidatePod == pod {
+		return *a.Candidate
+	}
+	return a.Stable
+}
+
+// Endpoints are the ready endpoints of each server group, by its name.
+type Endpoints map[string][]Endpoint
+
+// Endpoint is an address and port that takes connections.
+type Endpoint struct {
+	Address string `json:"address"`
+	Port    int32  `json:"port"`
+}
+
+// Status is what an agent answers: what its pod really runs.
+type Status struct {
+	// Pod name and the agent's version.
+	Pod     string `json:"pod"`
+	Version string `json:"version"`
+	// Sequence grows with every change of the status; a reader that has seen N
+	// may wait for more than N.
+	Sequence uint64 `json:"sequence"`
+	// Running is the target that HAProxy serves now; zero before the first.
+	Running Target `json:"running"`
+	// Rejected is the last target that HAProxy refused, until it is replaced.
+	Rejected *Rejection `json:"rejected,omitempty"`
+	// Waiting is what keeps the agent from running its target, or from knowing
+	// a newer one: an object that it cannot read, HAProxy that does not run.
+	Waiting string `json:"waiting,omitempty"`
+	// Certificates as HAProxy holds them.
+	Certificates []CertificateStatus `json:"certificates,omitempty"`
+	// HAProxy's version and how often it was reloaded since the pod started.
+	HAProxyVersion string `json:"haproxyVersion,omitempty"`
+	Reloads        int    `json:"reloads"`
+}
+
+// Rejection says why a target is not served.
+type Rejection struct {
+	Target Target `json:"target"`
+	// Message is HAProxy's own, or the agent's.
+	Message string    `json:"message"`
+	Time    time.Time `json:"time"`
+}
+
+// CertificateStatus is one certificate as HAProxy holds it.
+type CertificateStatus struct {
+	Name string `json:"name"`
+	// Secret and the resourceVersion that is served.
+	Secret          string `json:"secret"`
+	ResourceVersion string `json:"resourceVersion"`
+	// SerialNumber in lower-case hex, and the end of validity, of the leaf
+	// that is served.
+	SerialNumber string    `json:"serialNumber"`
+	NotAfter     time.Time `json:"notAfter"`
+	// Error, when the Secret's present content is not served: why. The former
+	// certificate is served on.
+	Error string `json:"error,omitempty"`
+}

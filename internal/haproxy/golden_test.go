@@ -1,0 +1,357 @@
+package haproxy
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/mldsa"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"maps"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/policy"
+	"qtls.dev/qtls/internal/policy/shipped"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var (
+	prefer = model.TLS{MinVersion: "TLSv1.2", MaxVersion: "TLSv1.3",
+		Curves:              "X25519MLKEM768/SecP384r1MLKEM1024/SecP256r1MLKEM768/X25519:P-256:P-384",
+		SignatureAlgorithms: "mldsa65:mldsa87:mldsa44:ecdsa_secp256r1_sha256:ecdsa_secp384r1_sha384:rsa_pss_rsae_sha256",
+		CipherSuites:        "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256",
+		Ciphers:             "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"}
+	strict = model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Curves: "MLKEM1024/SecP384r1MLKEM1024",
+		SignatureAlgorithms: "mldsa87", CipherSuites: "TLS_AES_256_GCM_SHA384"}
+
+	mldsa65 = model.Certificate{Secret: "web-ml-dsa-65", Algorithm: "ML-DSA-65", PostQuantum: true, HandshakeSchemes: []uint16{0x0905}, ChainSchemes: []uint16{0x0905}}
+	mldsa87 = model.Certificate{Secret: "web-ml-dsa-87", Algorithm: "ML-DSA-87", PostQuantum: true, HandshakeSchemes: []uint16{0x0906}, ChainSchemes: []uint16{0x0905, 0x0906}}
+	p256    = model.Certificate{Secret: "web-ecdsa-p256", Algorithm: "ECDSA-P256", HandshakeSchemes: []uint16{0x0403}, ChainSchemes: []uint16{0x0403}}
+	p384    = model.Certificate{Secret: "web-ecdsa-p384", Algorithm: "ECDSA-P384", HandshakeSchemes: []uint16{0x0503}, ChainSchemes: []uint16{0x0503}}
+	rsa2048 = model.Certificate{Secret: "web-rsa-2048", Algorithm: "RSA-2048", HandshakeSchemes: []uint16{0x0804, 0x0805, 0x0806}, ChainSchemes: []uint16{0x0401}}
+
+	shop = []model.Backend{{Group: "shop:http", Weight: 1}}
+)
+
+func gateway(tls model.TLS, ports ...model.Port) model.Gateway {
+	return model.Gateway{Namespace: "shop", Name: "web", TLS: tls, DrainTimeoutSeconds: 30, Ports: ports}
+}
+
+func https(name string, hostnames []model.Hostname, certificates ...model.Certificate) model.Listener {
+	return model.Listener{Name: name, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: hostnames, Certificates: certificates,
+		Preference: v1alpha1.PreferPostQuantum, Backends: shop}
+}
+
+func with(l model.Listener, change func(*model.Listener)) model.Listener {
+	change(&l)
+	return l
+}
+
+// cases are the gateways whose configurations lie in testdata.
+func cases(t testing.TB) map[string]model.Gateway {
+	ca := string(authority(t))
+	names := func(n ...model.Hostname) []model.Hostname { return n }
+	return map[string]model.Gateway{
+		"single":        gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}),
+		"single-name":   gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), mldsa65)}}),
+		"two-classical": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), p256, rsa2048)}}),
+		"dual":          gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), mldsa65, p256)}}),
+		"dual-catch-all": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			https("web", nil, mldsa87, mldsa65, p256, rsa2048)}}),
+		"dual-classical-first": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			with(https("web", names("shop.example.com"), mldsa65, p256, rsa2048), func(l *model.Listener) { l.Preference = v1alpha1.PreferClassical })}}),
+		"post-quantum-only": gateway(strict, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), mldsa87)}}),
+		"names-share-a-port": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			https("any", nil, p256),
+			https("exact", names("a.example.com", "b.example.com"), mldsa65, p256),
+			https("wild", names("*.example.com", "example.com"), p256),
+		}}),
+		"protocols-share-a-port": gateway(prefer,
+			model.Port{Number: 443, Listeners: []model.Listener{
+				https("web", names("shop.example.com"), mldsa65, p256),
+				{Name: "db", Protocol: v1alpha1.ProtocolTLS, Hostnames: names("db.example.com"), Certificates: []model.Certificate{p256}, Backends: []model.Backend{{Group: "db:5432", Weight: 1}}},
+				{Name: "pass", Protocol: v1alpha1.ProtocolTLSPassthrough, Hostnames: names("pass.example.com"), Backends: []model.Backend{{Group: "pass:443", Weight: 1}}},
+			}},
+			model.Port{Number: 8443, Listeners: []model.Listener{https("admin", nil, p256)}}),
+		"passthrough": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			{Name: "pass", Protocol: v1alpha1.ProtocolTLSPassthrough, Hostnames: names("pass.example.com", "*.pass.example.com"), Backends: []model.Backend{{Group: "pass:443", Weight: 1}}}}}),
+		"passthrough-catch-all": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			{Name: "pass", Protocol: v1alpha1.ProtocolTLSPassthrough, Backends: []model.Backend{{Group: "pass:443", Weight: 1}}}}}),
+		"tls-names-share-a-port": gateway(prefer, model.Port{Number: 5432, Listeners: []model.Listener{
+			{Name: "any", Protocol: v1alpha1.ProtocolTLS, Certificates: []model.Certificate{p256}, Backends: []model.Backend{{Group: "db:5432", Weight: 1}}},
+			{Name: "named", Protocol: v1alpha1.ProtocolTLS, Hostnames: names("db.example.com"), Certificates: []model.Certificate{mldsa65, p256}, Backends: []model.Backend{{Group: "db:5432", Weight: 1}}}}}),
+		"two-curves": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p384, p256, rsa2048)}}),
+		"tls": gateway(prefer, model.Port{Number: 5432, Listeners: []model.Listener{
+			{Name: "db", Protocol: v1alpha1.ProtocolTLS, Certificates: []model.Certificate{mldsa65, p256}, Backends: []model.Backend{{Group: "db:5432", Weight: 1}}}}}),
+		"client-certificates": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			with(https("required", names("a.example.com"), p256), func(l *model.Listener) {
+				l.ClientAuthentication = &model.ClientAuthentication{Required: true, CAs: ca, ForwardCertificate: true}
+			}),
+			with(https("optional", names("b.example.com"), p256), func(l *model.Listener) {
+				l.ClientAuthentication = &model.ClientAuthentication{CAs: ca}
+			})}}),
+		"re-encrypted": gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{
+			with(https("web", nil, p256), func(l *model.Listener) {
+				l.Backends = []model.Backend{
+					{Group: "shop:https", Weight: 3, TLS: &model.BackendTLS{Hostname: "shop.internal", CAs: ca}},
+					{Group: "canary:http", Weight: 1},
+				}
+			})}}),
+		"observe": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}), func(g *model.Gateway) {
+			g.Observe = &model.Acceptable{Versions: []string{"TLSv1.3"}, Groups: []string{"MLKEM1024"}, Suites: []string{"TLS_AES_256_GCM_SHA384"}, Algorithms: []v1alpha1.KeyAlgorithm{"ML-DSA-87"}}
+		}),
+	}
+}
+
+func with2(g model.Gateway, change func(*model.Gateway)) model.Gateway {
+	change(&g)
+	return g
+}
+
+var someEndpoints = dataplane.Endpoints{
+	"shop:http":  {{Address: "10.1.0.5", Port: 8080}, {Address: "10.1.0.6", Port: 8080}},
+	"shop:https": {{Address: "10.1.0.5", Port: 8443}},
+	"db:5432":    {{Address: "fd00::5", Port: 5432}},
+}
+
+func TestConfigurationsAreTheGoldenOnes(t *testing.T) {
+	for name, g := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			revision, err := Render(g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareGolden(t, name, golden(revision))
+		})
+	}
+}
+
+// golden is a revision as a person reads it. CA bundles differ from run to
+// run: they are named only.
+func golden(r dataplane.Revision) []byte {
+	var b bytes.Buffer
+	b.WriteString(r.Config)
+	for _, name := range slices.Sorted(maps.Keys(r.Files)) {
+		fmt.Fprintf(&b, "\n#### %s\n", name)
+		if strings.HasPrefix(name, "lists/") {
+			b.WriteString(r.Files[name])
+		}
+	}
+	fmt.Fprintf(&b, "\n#### %s\n%s", BackendsFile, Backends(r, Assign(r, nil, someEndpoints)))
+	return b.Bytes()
+}
+
+func TestHAProxyAcceptsEveryConfiguration(t *testing.T) {
+	check := haproxyCheck(t)
+	for name, g := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			revision, err := Render(g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
+			if out, err := check(dir); err != nil {
+				t.Errorf("haproxy -c: %v\n%s", err, out)
+			} else if strings.Contains(out, "WARNING") {
+				t.Errorf("haproxy -c warns:\n%s", out)
+			}
+		})
+	}
+}
+
+// Each shipped policy in each mode: what a bind negotiates, in one file, and
+// HAProxy takes it.
+func TestBindsOfEveryPolicy(t *testing.T) {
+	policies, err := shipped.Policies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fallback := policies[slices.IndexFunc(policies, func(p *v1alpha1.QTLSPolicy) bool { return p.Name == "compatible-v1" })]
+	var lines strings.Builder
+	for _, p := range policies {
+		for _, mode := range []v1alpha1.PolicyMode{v1alpha1.PolicyModePrefer, v1alpha1.PolicyModeRequire, v1alpha1.PolicyModeObserve} {
+			parameters, _ := policy.Resolve(p, fallback, mode)
+			accepts := policy.Accepts(p, fallback, mode)
+			var certificates []model.Certificate
+			for c, scheme := range map[*model.Certificate]v1alpha1.SignatureScheme{&mldsa87: "mldsa87", &mldsa65: "mldsa65", &p256: "ecdsa_secp256r1_sha256"} {
+				if accepts(scheme) {
+					certificates = append(certificates, *c)
+				}
+			}
+			slices.SortFunc(certificates, func(a, b model.Certificate) int { return strings.Compare(string(b.Algorithm), string(a.Algorithm)) })
+			revision, err := Render(gateway(parameters, model.Port{Number: 443, Listeners: []model.Listener{https("web", []model.Hostname{"shop.example.com"}, certificates...)}}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&lines, "%s, %s\n", p.Name, mode)
+			for line := range strings.Lines(revision.Config) {
+				if strings.HasPrefix(line, "    bind ") {
+					lines.WriteString(line)
+				}
+			}
+			t.Run(p.Name+" "+string(mode), func(t *testing.T) {
+				check := haproxyCheck(t)
+				dir := t.TempDir()
+				writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
+				if out, err := check(dir); err != nil || strings.Contains(out, "WARNING") {
+					t.Errorf("haproxy -c: %v\n%s", err, out)
+				}
+			})
+		}
+	}
+	compareGolden(t, "policies", []byte(lines.String()))
+}
+
+func compareGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v; run with -update to write it", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("configuration (-want +got; -update writes it anew):\n%s", diff)
+	}
+}
+
+func TestHAProxyRefusesWhatIsWrong(t *testing.T) { // the control: the check can fail
+	check := haproxyCheck(t)
+	revision, err := Render(cases(t)["dual"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision.Config = strings.Replace(revision.Config, "curves X25519MLKEM768", "curves X25519MLKEM999", 1)
+	dir := t.TempDir()
+	writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
+	if out, err := check(dir); err == nil {
+		t.Errorf("haproxy -c accepts a group that does not exist:\n%s", out)
+	}
+}
+
+// haproxyCheck runs `haproxy -c` of the gateway image over a folder. The image's
+// root file system is found by QTLS_GATEWAY_ROOTFS, which `make` sets.
+func haproxyCheck(t *testing.T) func(dir string) (string, error) {
+	t.Helper()
+	root := gatewayRoot(t)
+	return func(dir string) (string, error) {
+		cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
+			filepath.Join(root, "usr/sbin/haproxy"), "-c", "-f", filepath.Join(dir, ConfigFile), "-f", filepath.Join(dir, BackendsFile))
+		cmd.Env = append(os.Environ(), "OPENSSL_CONF="+filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES="+filepath.Join(root, "usr/lib/x86_64-linux-gnu/ossl-modules"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+}
+
+func gatewayRoot(t *testing.T) string {
+	t.Helper()
+	root := os.Getenv("QTLS_GATEWAY_ROOTFS")
+	if root == "" {
+		if os.Getenv("QTLS_REQUIRE_ROOTFS") != "" {
+			t.Fatal("QTLS_GATEWAY_ROOTFS is not set")
+		}
+		t.Skip("QTLS_GATEWAY_ROOTFS is not set: `make test-unit` sets it to the gateway image's root file system")
+	}
+	return root
+}
+
+// writeTree writes what an agent writes, with certificates made for the test.
+func writeTree(t testing.TB, dir string, r dataplane.Revision, slots Slots) {
+	t.Helper()
+	write := func(name string, content []byte) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(ConfigFile, []byte(r.Config))
+	write(BackendsFile, []byte(Backends(r, slots)))
+	for name, content := range r.Files {
+		write(name, []byte(content))
+	}
+	for _, c := range r.Certificates {
+		write(CertificateFile(c.Name), chainAndKey(t, v1alpha1.KeyAlgorithm(c.Algorithm), "shop.example.com"))
+	}
+}
+
+func chainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string) []byte {
+	t.Helper()
+	key := newKey(t, algorithm)
+	der := selfSigned(t, key, hostname, false)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
+}
+
+func authority(t testing.TB) []byte {
+	t.Helper()
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: selfSigned(t, newKey(t, "ECDSA-P256"), "authority", true)})
+}
+
+func newKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
+	t.Helper()
+	var key crypto.Signer
+	var err error
+	switch algorithm {
+	case "ML-DSA-65":
+		key, err = mldsa.GenerateKey(mldsa.MLDSA65())
+	case "ML-DSA-87":
+		key, err = mldsa.GenerateKey(mldsa.MLDSA87())
+	case "ECDSA-P256":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ECDSA-P384":
+		key, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "RSA-2048":
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
+	default:
+		t.Fatalf("no key of algorithm %q", algorithm)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func selfSigned(t testing.TB, key crypto.Signer, name string, ca bool) []byte {
+	t.Helper()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: ca, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keypair.ParseCertificates(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})); err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
