@@ -1,0 +1,179 @@
+// Command qtls-agent runs in every gateway pod: it keeps HAProxy at what the
+// operator publishes, and tells the operator what HAProxy serves.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"qtls.dev/qtls/internal/agent"
+	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/version"
+)
+
+const usage = `Usage: qtls-agent COMMAND
+
+Commands:
+  run      keep HAProxy running what the operator publishes
+  drain    have HAProxy end when its connections have; the container's preStop hook
+  version  print the version
+
+qtls-agent COMMAND -h tells the flags of a command.
+`
+
+// Exit codes: 0 done, 1 failed, 2 called in a wrong way.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	log := slog.New(slog.NewJSONHandler(stderr, nil))
+	name := ""
+	if len(args) > 0 {
+		name, args = args[0], args[1:]
+	}
+	var err error
+	switch name {
+	case "run":
+		err = run(ctx, args, stderr, log)
+	case "drain":
+		err = drain(ctx, args, stderr, log)
+	case "version":
+		fmt.Fprintln(stdout, version.Version)
+	case "-h", "--help", "help":
+		fmt.Fprint(stdout, usage)
+	default:
+		if name != "" {
+			fmt.Fprintf(stderr, "qtls-agent: there is no command %q\n\n", name)
+		}
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errUsage):
+		return exitUsage
+	}
+	log.Error("ends", "command", name, "error", err)
+	return exitFailed
+}
+
+// errUsage says that the flags were wrong; what was wrong is printed already.
+var errUsage = errors.New("usage")
+
+func parse(flags *flag.FlagSet, args []string, stderr io.Writer, valid func() error) error {
+	flags.SetOutput(stderr)
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return errUsage
+	}
+	err := valid()
+	if flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", flags.Name(), err)
+		flags.Usage()
+		return errUsage
+	}
+	return nil
+}
+
+func run(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger) error {
+	var o agent.Options
+	flags := flag.NewFlagSet("qtls-agent run", flag.ContinueOnError)
+	flags.StringVar(&o.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the gateway; default: the environment's POD_NAMESPACE")
+	flags.StringVar(&o.Gateway, "gateway", "", "name of the gateway")
+	flags.StringVar(&o.Pod, "pod", os.Getenv("POD_NAME"), "name of this pod; default: the environment's POD_NAME")
+	flags.StringVar(&o.HAProxy, "haproxy", haproxy.Command()[0], "the HAProxy that checks configurations")
+	agentTLS := flags.String("agent-tls", mtls.AgentDir, "folder of the certificate, key and authorities for the status")
+	err := parse(flags, args, stderr, func() error {
+		for name, value := range map[string]string{"namespace": o.Namespace, "gateway": o.Gateway, "pod": o.Pod} {
+			if value == "" {
+				return fmt.Errorf("--%s is needed", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// The heap is small and lives long: collecting it more often costs next to
+	// no time and keeps the process small.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	klog.SetSlogLogger(log) // client-go's
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return err
+	}
+	config.UserAgent = "qtls-agent/" + version.Version
+	if o.Objects, err = agent.NewKubernetesObjects(config, o.Namespace); err != nil {
+		return err
+	}
+	o.RunDir = haproxy.RunDir
+	o.Log = log
+	o.Metrics = agent.NewMetrics()
+
+	status, err := net.Listen("tcp", ":"+strconv.Itoa(mtls.StatusPort))
+	if err != nil {
+		return err
+	}
+	health, err := net.Listen("tcp", ":"+strconv.Itoa(mtls.HealthPort))
+	if err != nil {
+		return err
+	}
+	log.Info("starts", "version", version.Version, "namespace", o.Namespace, "gateway", o.Gateway, "pod", o.Pod)
+	a := agent.New(o)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		defer cancel()
+		served <- a.Serve(ctx, status, health, *agentTLS)
+	}()
+	err = a.Run(ctx)
+	cancel()
+	return errors.Join(err, <-served)
+}
+
+func drain(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger) error {
+	flags := flag.NewFlagSet("qtls-agent drain", flag.ContinueOnError)
+	delay := flags.Duration("delay", 5*time.Second, "how long connections are still accepted")
+	err := parse(flags, args, stderr, func() error {
+		if *delay < 0 {
+			return fmt.Errorf("--delay %s: not below 0s", *delay)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return agent.Drain(ctx, *delay, haproxy.RunDir, 1, log)
+}

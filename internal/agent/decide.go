@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/haproxy/runtime"
+)
+
+// observed is what was last learnt of the world.
+type observed struct {
+	// published by the operator; nil while it has not been read, or is not
+	// usable.
+	published *published
+	secrets   map[string]secret
+	proxy     proxy
+}
+
+// proxy is what HAProxy runs.
+type proxy struct {
+	// up: a worker takes connections.
+	up bool
+	// tree that the worker runs.
+	tree    string
+	worker  worker
+	version string
+}
+
+// worker tells one process from another.
+type worker struct {
+	pid     int
+	started int64
+}
+
+// own is what the agent has done.
+type own struct {
+	// current is the tree that HAProxy starts from; nil before the first.
+	current *tree
+	// synchronised is the worker that is known to run what is in current.
+	synchronised worker
+	// refused is the last installation that HAProxy refused.
+	refused *refusal
+	// refusedCertificates are those that HAProxy refused at run time, by name.
+	refusedCertificates map[string]refusedCertificate
+}
+
+// refusal says that an installation was refused; the same is not tried again.
+type refusal struct {
+	rejection dataplane.Rejection
+	// key of what is not tried again; empty: it is.
+	key string
+	// until is when the reason may have passed; zero: it is for good.
+	until time.Time
+}
+
+type refusedCertificate struct{ digest, message string }
+
+// action is the next thing to do: one of the types below.
+type action interface{ describe() string }
+
+type (
+	// install writes a whole tree, has HAProxy check it, and makes it current.
+	install struct {
+		revision dataplane.Revision
+		state    state
+	}
+	// load has a running HAProxy take up the current tree: a reload.
+	load struct{}
+	// synchronise compares a worker that the agent has not set up with current,
+	// and makes good what differs.
+	synchronise struct{}
+	// setCertificate has HAProxy serve another chain and key, without a reload.
+	setCertificate struct {
+		name        string
+		certificate *certificate
+	}
+	// setServers moves servers, without a reload.
+	setServers struct {
+		slots   haproxy.Slots
+		changes []haproxy.Change
+	}
+	// note changes only what the agent says of itself: a new generation with
+	// the same configuration, a Secret written again with the same content.
+	note struct{ state state }
+)
+
+func (a install) describe() string        { return "install " + a.state.Target.Revision }
+func (a load) describe() string           { return "load" }
+func (a synchronise) describe() string    { return "synchronise" }
+func (a setCertificate) describe() string { return "set certificate " + a.name }
+func (a setServers) describe() string     { return fmt.Sprintf("set %d servers", len(a.changes)) }
+func (a note) describe() string           { return "note" }
+
+// decide says what to do next, or nil when all is as it should be or has to
+// wait. What it chooses first matters: a worker is brought to a known state
+// before it is changed, and a new revision comes before repairs of the old.
+func decide(in observed, me own) action {
+	current := me.current
+	if current != nil && in.proxy.up {
+		if in.proxy.tree != current.Name {
+			return load{}
+		}
+		if in.proxy.worker != me.synchronised {
+			return synchronise{}
+		}
+	}
+	if a := decideInstall(in, me); a != nil {
+		return a
+	}
+	if current == nil {
+		return nil
+	}
+	for _, c := range current.Revision.Certificates {
+		served := current.Certificates[c.Name]
+		now, _ := candidate(c, in, me)
+		switch {
+		case now == nil || served == nil:
+		case now.Digest != served.Digest && len(now.PEM) > runtime.MaxCertificate:
+			next := current.clone()
+			next.Certificates[c.Name] = now
+			if a := unlessRefused(install{current.Revision, next}, me); a != nil {
+				return a
+			}
+		case now.Digest != served.Digest:
+			return setCertificate{c.Name, now}
+		case now.ResourceVersion != served.ResourceVersion:
+			next := current.clone()
+			next.Certificates[c.Name] = now
+			return note{next}
+		}
+	}
+	if in.published == nil {
+		return nil
+	}
+	slots := haproxy.Assign(current.Revision, current.Slots, in.published.endpointsFor(current.Target.Revision, current.Slots))
+	changes, ok := haproxy.Changes(current.Revision, current.Slots, slots)
+	if !ok {
+		next := current.clone()
+		next.Slots = slots
+		return unlessRefused(install{current.Revision, next}, me)
+	}
+	if len(changes) > 0 {
+		return setServers{slots, changes}
+	}
+	if t := in.published.Target; t != current.Target && t.Revision == current.Target.Revision {
+		next := current.clone()
+		next.Target = t
+		return note{next}
+	}
+	return nil
+}
+
+// decideInstall installs the published revision where another one runs, or
+// none, once all its certificates are to be had.
+func decideInstall(in observed, me own) action {
+	p := in.published
+	if p == nil || me.current != nil && me.current.Target.Revision == p.Target.Revision {
+		return nil
+	}
+	next := state{Target: p.Target, Certificates: map[string]*certificate{}}
+	var slots haproxy.Slots
+	if me.current != nil {
+		slots, next.Reloads = me.current.Slots, me.current.Reloads
+	}
+	for _, c := range p.Revision.Certificates {
+		chosen, _ := choose(c, in, me)
+		if chosen == nil {
+			return nil
+		}
+		next.Certificates[c.Name] = chosen
+	}
+	next.Slots = haproxy.Assign(p.Revision, slots, p.Endpoints)
+	return unlessRefused(install{p.Revision, next}, me)
+}
+
+// unlessRefused drops an installation that HAProxy has refused already.
+func unlessRefused(a install, me own) action {
+	if r := me.refused; r != nil && (r.key == a.key() || r.key == a.shape()) {
+		return nil
+	}
+	return a
+}
+
+// key tells installations apart whose check may end differently: the revision,
+// the number of servers (not where these are) and the certificates.
+func (a install) key() string {
+	var b strings.Builder
+	b.WriteString(a.shape())
+	for _, c := range a.revision.Certificates {
+		if has := a.state.Certificates[c.Name]; has != nil {
+			b.WriteString(" " + c.Name + "=" + has.Digest)
+		}
+	}
+	return b.String()
+}
+
+// shape tells installations apart whose loading may end differently, once they
+// have passed the check. A try that fails disturbs the worker that serves: a
+// renewed certificate is no reason for another.
+func (a install) shape() string {
+	sizes := []string{a.state.Target.Revision}
+	for group, slots := range a.state.Slots {
+		sizes = append(sizes, fmt.Sprintf("%s:%d", group, len(slots)))
+	}
+	slices.Sort(sizes)
+	return strings.Join(sizes, " ")
+}
+
+// candidate is the certificate that the Secret has now, or why it cannot be
+// served.
+func candidate(c dataplane.Certificate, in observed, me own) (*certificate, string) {
+	now, problem := in.secrets[c.Secret].usable(c)
+	if now == nil {
+		return nil, problem
+	}
+	if r, ok := me.refusedCertificates[c.Name]; ok && r.digest == now.Digest {
+		return nil, fmt.Sprintf("HAProxy refuses the content of Secret %q: %s", c.Secret, r.message)
+	}
+	return now, problem
+}
+
+// choose is the certificate to serve: that of the Secret, or, where it is of no
+// use, the one that is served already.
+func choose(c dataplane.Certificate, in observed, me own) (*certificate, string) {
+	now, problem := candidate(c, in, me)
+	if now == nil && me.current != nil {
+		if served := me.current.Certificates[c.Name]; served != nil && served.Secret == c.Secret && served.Algorithm == c.Algorithm {
+			return served, problem
+		}
+	}
+	return now, problem
+}
+
+// secretsNeeded are the names of the Secrets to watch: those of the published
+// revision and those of the running one.
+func secretsNeeded(in observed, me own) []string {
+	var names []string
+	add := func(r dataplane.Revision) {
+		for _, c := range r.Certificates {
+			names = append(names, c.Secret)
+		}
+	}
+	if in.published != nil {
+		add(in.published.Revision)
+	}
+	if me.current != nil {
+		add(me.current.Revision)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

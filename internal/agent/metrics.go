@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy/runtime"
+)
+
+// Metrics of an agent and of its HAProxy. All names are here.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	handshakes        *prometheus.CounterVec
+	handshakeFailures *prometheus.CounterVec
+	wouldRefuse       *prometheus.CounterVec
+
+	revision    *prometheus.GaugeVec
+	generation  prometheus.Gauge
+	ready       prometheus.Gauge
+	reloads     prometheus.Counter
+	rejections  prometheus.Counter
+	endpoints   prometheus.Counter
+	certificate *prometheus.GaugeVec
+	unserved    *prometheus.GaugeVec
+	apply       *prometheus.HistogramVec
+
+	// admin is the socket of the worker that serves; empty while none does.
+	admin atomic.Pointer[runtime.Admin]
+}
+
+// NewMetrics registers them.
+func NewMetrics() *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		handshakes: counters("qtls_handshakes_total",
+			"Completed TLS handshakes, by what was negotiated. certificate is the key algorithm of the certificate that was served.",
+			"listener", "version", "group", "certificate", "resumed"),
+		handshakeFailures: counters("qtls_handshake_failures_total",
+			"TLS handshakes that failed, by why.", "listener", "reason"),
+		wouldRefuse: counters("qtls_policy_would_refuse_total",
+			"Completed handshakes that the gateway's policy, in mode Require, would have refused, by each aspect that it does not accept: version, group, suite or certificate.",
+			"listener", "aspect"),
+		revision: gauges("qtls_agent_revision_info",
+			"The configuration that HAProxy runs: always 1.", "revision"),
+		generation: gauge("qtls_agent_generation",
+			"Generation of the QTLSGateway whose configuration HAProxy runs; 0 while it runs none."),
+		ready: gauge("qtls_agent_haproxy_up",
+			"1 while HAProxy serves, else 0."),
+		reloads: counter("qtls_agent_reloads_total",
+			"Reloads of HAProxy by this process of the agent."),
+		rejections: counter("qtls_agent_rejections_total",
+			"Configurations that HAProxy refused."),
+		endpoints: counter("qtls_agent_server_changes_total",
+			"Servers that were moved, added or taken out without a reload."),
+		certificate: gauges("qtls_agent_certificate_not_after_timestamp_seconds",
+			"End of validity of the certificate that is served, in Unix time.", "secret", "serial_number"),
+		unserved: gauges("qtls_agent_certificate_problem",
+			"1 while the present content of the Secret cannot be served, else 0.", "secret"),
+		apply: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "qtls_agent_apply_duration_seconds",
+			Help:    "Time to apply a change. certificate: from the agent's learning of the Secret's change until HAProxy serves it; endpoints: the moves; configuration: writing and checking; reload: until the new worker answers.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"change"}),
+	}
+	m.registry.MustRegister(
+		m.handshakes, m.handshakeFailures, m.wouldRefuse, m.revision, m.generation, m.ready, m.reloads, m.rejections,
+		m.endpoints, m.certificate, m.unserved, m.apply, proxyCollector{m},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+func (m *Metrics) applied(change string, took time.Duration) {
+	m.apply.WithLabelValues(change).Observe(took.Seconds())
+}
+
+// setState follows the status.
+func (m *Metrics) setState(s dataplane.Status) {
+	m.revision.Reset()
+	if s.Running.Revision != "" {
+		m.revision.WithLabelValues(s.Running.Revision).Set(1)
+	}
+	m.generation.Set(float64(s.Running.Generation))
+	m.certificate.Reset()
+	m.unserved.Reset()
+	for _, c := range s.Certificates {
+		if c.SerialNumber != "" {
+			m.certificate.WithLabelValues(c.Secret, c.SerialNumber).Set(float64(c.NotAfter.Unix()))
+		}
+		problem := 0.0
+		if c.Error != "" {
+			problem = 1
+		}
+		m.unserved.WithLabelValues(c.Secret).Set(problem)
+	}
+}
+
+// setProxy tells where to ask HAProxy; nil while it does not run.
+func (m *Metrics) setProxy(admin *runtime.Admin) {
+	m.admin.Store(admin)
+	if admin == nil {
+		m.ready.Set(0)
+	} else {
+		m.ready.Set(1)
+	}
+}
+
+var (
+	connections = prometheus.NewDesc("qtls_haproxy_connections",
+		"Open client connections. One that is handed on inside the pod, for the choice of a certificate, counts twice.", nil, nil)
+	connectionsLimit = prometheus.NewDesc("qtls_haproxy_connections_limit",
+		"How many client connections there may be before new ones wait.", nil, nil)
+	sessions = prometheus.NewDesc("qtls_haproxy_sessions",
+		"Open TLS sessions.", []string{"listener"}, nil)
+	servers = prometheus.NewDesc("qtls_haproxy_active_servers",
+		"Servers that take connections.", []string{"listener"}, nil)
+)
+
+// proxyCollector asks HAProxy when Prometheus does.
+type proxyCollector struct{ metrics *Metrics }
+
+// scrapeTimeout bounds what a stuck HAProxy costs a scrape.
+const scrapeTimeout = 2 * time.Second
+
+func (c proxyCollector) Describe(d chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{connections, connectionsLimit, sessions, servers} {
+		d <- desc
+	}
+}
+
+func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
+	admin := c.metrics.admin.Load()
+	if admin == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	info, err := admin.Info(ctx)
+	if err != nil {
+		return // qtls_agent_haproxy_up tells of it
+	}
+	gauge(connections, float64(info.Connections))
+	gauge(connectionsLimit, float64(info.MaxConnections))
+	proxies, err := admin.Proxies(ctx)
+	if err != nil {
+		return
+	}
+	open := map[string]int{}
+	for _, p := range proxies {
+		if listener, ok := strings.CutPrefix(p.Name, "listener."); ok && p.Frontend {
+			listener, _, _ = strings.Cut(listener, ".")
+			open[listener] += p.Sessions // of all its binds
+		}
+		if listener, ok := strings.CutPrefix(p.Name, "backend."); ok && !p.Frontend {
+			gauge(servers, float64(p.ActiveServers), listener)
+		}
+	}
+	for listener, n := range open {
+		gauge(sessions, float64(n), listener)
+	}
+}
+
+// resumedLabel is 1 in HAProxy and true in a label.
+func resumedLabel(resumed bool) string { return strconv.FormatBool(resumed) }

@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"testing"
+
+	"qtls.dev/qtls/internal/haproxy/runtime"
+)
+
+func TestPortsOfAConfiguration(t *testing.T) {
+	config := render(t, testGateway()).Config
+	if got := portsOf(config); !slices.Equal(got, []int{dualPort, classicalPort}) {
+		t.Errorf("ports: %v", got)
+	}
+	more := config + "frontend more\n    bind :::8443 v4v6 ssl\n    bind 10.0.0.1:80\n    bind abns@qtls.x:y accept-proxy\n"
+	if got := newPorts(more, config); !slices.Equal(got, []int{80, 8443}) {
+		t.Errorf("new ports: %v", got)
+	}
+}
+
+func TestAPortThatIsTakenIsNotBindable(t *testing.T) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	var refused *runtime.Refusal
+	if err := bindable([]int{port}); !errors.As(err, &refused) {
+		t.Errorf("a port that is taken: %v", err)
+	}
+	l.Close()
+	if err := bindable([]int{port}); err != nil {
+		t.Errorf("a port that is free: %v", err)
+	}
+}

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
+)
+
+// published is what the operator wants of this pod, read and found sound.
+type published struct {
+	Target    dataplane.Target
+	Revision  dataplane.Revision
+	Endpoints dataplane.Endpoints
+}
+
+// unusable says why the published target cannot be run, whatever HAProxy would
+// say. The Target is zero where not even that could be read.
+type unusable struct {
+	Target  dataplane.Target
+	Message string
+}
+
+func (u *unusable) Error() string { return u.Message }
+
+// parsePublished reads the gateway's ConfigMap for one pod. Its error is an
+// *unusable.
+func parsePublished(data map[string]string, pod string) (*published, error) {
+	var assignment dataplane.Assignment
+	if err := decode(data, dataplane.KeyAssignment, &assignment); err != nil {
+		return nil, &unusable{Message: err.Error()}
+	}
+	p := &published{Target: assignment.For(pod)}
+	refuse := func(err error) (*published, error) { return nil, &unusable{Target: p.Target, Message: err.Error()} }
+	if err := decode(data, dataplane.RevisionKey(p.Target.Revision), &p.Revision); err != nil {
+		return refuse(err)
+	}
+	if name := p.Revision.Name(); name != p.Target.Revision {
+		return refuse(fmt.Errorf("the content of revision %.64q has the name %q: it was changed after it was published", p.Target.Revision, name))
+	}
+	if err := checkFiles(p.Revision); err != nil {
+		return refuse(err)
+	}
+	if err := decode(data, dataplane.KeyEndpoints, &p.Endpoints); err != nil {
+		return refuse(err)
+	}
+	if err := checkEndpoints(p.Endpoints); err != nil {
+		return refuse(err)
+	}
+	return p, nil
+}
+
+func decode(data map[string]string, key string, into any) error {
+	text, ok := data[key]
+	if !ok {
+		return fmt.Errorf("the gateway's ConfigMap has no key %.100q", key)
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("key %.100q of the gateway's ConfigMap: %w", key, err)
+	}
+	return nil
+}
+
+// fileName of a certificate: one path element.
+var fileName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+
+// checkFiles lets a revision write nothing outside its folder, and nothing
+// there that is the agent's own.
+func checkFiles(r dataplane.Revision) error {
+	for name := range r.Files {
+		first, _, below := strings.Cut(name, "/")
+		if !filepath.IsLocal(name) || path.Clean(name) != name || strings.ContainsAny(name, "\\\x00") ||
+			!below && slices.Contains(ownFiles, name) || first == certificatesDir {
+			return fmt.Errorf("a file of the revision has the name %.100q, which it cannot have", name)
+		}
+	}
+	for _, c := range r.Certificates {
+		if !fileName.MatchString(c.Name) || !fileName.MatchString(c.Secret) {
+			return fmt.Errorf("a certificate of the revision has the name %.100q and the Secret %.100q: they are to be names of Kubernetes objects", c.Name, c.Secret)
+		}
+	}
+	return nil
+}
+
+func checkEndpoints(endpoints dataplane.Endpoints) error {
+	for _, group := range slices.Sorted(maps.Keys(endpoints)) {
+		for _, e := range endpoints[group] {
+			if a, err := netip.ParseAddr(e.Address); err != nil || a.Zone() != "" || e.Port < 1 || e.Port > 65535 {
+				return fmt.Errorf("endpoint %.100q, port %d, of %.100q: not an IP address and a port", e.Address, e.Port, group)
+			}
+		}
+	}
+	return nil
+}
+
+// endpointsFor are the endpoints that a revision's server groups get. A group
+// that a later revision no longer has keeps those that it has: while the
+// earlier one serves, it serves whole.
+func (p *published) endpointsFor(name string, slots haproxy.Slots) dataplane.Endpoints {
+	if p.Target.Revision == name {
+		return p.Endpoints
+	}
+	all := maps.Clone(p.Endpoints)
+	if all == nil {
+		all = dataplane.Endpoints{}
+	}
+	for group, list := range slots {
+		if _, ok := all[group]; ok {
+			continue
+		}
+		for _, s := range list {
+			if s.Endpoint != nil {
+				all[group] = append(all[group], *s.Endpoint)
+			}
+		}
+	}
+	return all
+}

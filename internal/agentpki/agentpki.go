@@ -1,0 +1,200 @@
+// Package agentpki issues the certificates by which the operator and the
+// gateways' agents know each other. They are the project's own and short: the
+// user's issuers have no part in them. Keys are ECDSA P-256; the key exchange
+// that they authenticate is hybrid (see package mtls).
+package agentpki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/mtls"
+)
+
+const (
+	// caLife and leafLife are how long the certificates are valid; a CA is
+	// followed by a new one when half its life is over, and is trusted to its
+	// end. A leaf is renewed when a third of its life is left.
+	caLife   = 2 * 365 * 24 * time.Hour
+	leafLife = 30 * 24 * time.Hour
+	// skew is by how much clocks may differ.
+	skew = 5 * time.Minute
+
+	// keyAuthorities is the Secret key of the bundle of authorities.
+	keyAuthorities = corev1.ServiceAccountRootCAKey
+)
+
+// Authority signs the certificates of agents and of the operator.
+type Authority struct {
+	pair *keypair.KeyPair
+	// bundle of the authorities to trust: this one and those before it that
+	// are still valid.
+	bundle []*x509.Certificate
+}
+
+// NewAuthority makes an authority as of now that also trusts the earlier one,
+// which may be nil.
+func NewAuthority(earlier *Authority, now time.Time) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial(),
+		Subject:               pkix.Name{CommonName: "qtls agents", SerialNumber: now.UTC().Format("20060102150405")},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(caLife),
+		KeyUsage:              x509.KeyUsageCertSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	a := &Authority{pair: &keypair.KeyPair{Chain: []*x509.Certificate{cert}, Key: key}, bundle: []*x509.Certificate{cert}}
+	if earlier != nil {
+		for _, c := range earlier.bundle {
+			if c.NotAfter.After(now) && len(a.bundle) < 3 {
+				a.bundle = append(a.bundle, c)
+			}
+		}
+	}
+	return a, nil
+}
+
+// ParseAuthority reads what Data wrote.
+func ParseAuthority(data map[string][]byte) (*Authority, error) {
+	pair, err := keypair.Parse(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := keypair.ParseCertificates(data[keyAuthorities])
+	if err != nil {
+		return nil, err
+	}
+	if !pair.Chain[0].IsCA {
+		return nil, errors.New("the certificate is not that of an authority")
+	}
+	return &Authority{pair: pair, bundle: bundle}, nil
+}
+
+// Data of the Secret that keeps the authority.
+func (a *Authority) Data() (map[string][]byte, error) { return secretData(a.pair, a.bundle) }
+
+// Aged says whether it is time for a new authority.
+func (a *Authority) Aged(now time.Time) bool {
+	return now.After(a.pair.Chain[0].NotAfter.Add(-caLife / 2))
+}
+
+// Pool of the authorities to trust.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range a.bundle {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+// Agent issues the server certificate of a gateway's agents, as the data of
+// the Secret that they mount.
+func (a *Authority) Agent(gateway types.NamespacedName, now time.Time) (map[string][]byte, error) {
+	pair, err := a.issue(mtls.AgentName(gateway.Namespace, gateway.Name), x509.ExtKeyUsageServerAuth, now)
+	if err != nil {
+		return nil, err
+	}
+	return secretData(pair, a.bundle)
+}
+
+// AgentCurrent says whether data is a certificate of this gateway that needs
+// no renewal: of this authority, with this bundle, and not near its end.
+func (a *Authority) AgentCurrent(data map[string][]byte, gateway types.NamespacedName, now time.Time) bool {
+	pair, err := keypair.Parse(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return false
+	}
+	leaf := pair.Chain[0]
+	return leaf.VerifyHostname(mtls.AgentName(gateway.Namespace, gateway.Name)) == nil &&
+		leaf.CheckSignatureFrom(a.pair.Chain[0]) == nil &&
+		now.Before(leaf.NotAfter.Add(-leafLife/3)) &&
+		bytes.Equal(data[keyAuthorities], certificatesPEM(a.bundle))
+}
+
+// RenewAfter is how long an agent's certificate issued now needs no look.
+const RenewAfter = leafLife - leafLife/3
+
+// Operator issues the operator's client certificate.
+func (a *Authority) Operator(now time.Time) (*tls.Certificate, error) {
+	pair, err := a.issue(mtls.OperatorName, x509.ExtKeyUsageClientAuth, now)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{pair.Chain[0].Raw}, PrivateKey: pair.Key, Leaf: pair.Chain[0]}, nil
+}
+
+func (a *Authority) issue(name string, usage x509.ExtKeyUsage, now time.Time) (*keypair.KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(),
+		DNSNames:     []string{name},
+		NotBefore:    now.Add(-skew),
+		NotAfter:     now.Add(leafLife),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{usage},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.pair.Chain[0], key.Public(), a.pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", name, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return &keypair.KeyPair{Chain: []*x509.Certificate{cert}, Key: key}, nil
+}
+
+func secretData(pair *keypair.KeyPair, bundle []*x509.Certificate) (map[string][]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(pair.Key)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{
+		corev1.TLSCertKey:       pair.ChainPEM(),
+		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		keyAuthorities:          certificatesPEM(bundle),
+	}, nil
+}
+
+func certificatesPEM(certs []*x509.Certificate) []byte {
+	return (&keypair.KeyPair{Chain: certs}).ChainPEM()
+}
+
+func serial() *big.Int {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		panic(err) // crypto/rand does not fail on the systems that Go supports
+	}
+	return n.Add(n, big.NewInt(1))
+}
