@@ -1,0 +1,74 @@
+// Package resources builds the Kubernetes objects of a gateway: one pure
+// function for each. They hold nothing that changes when only the data plane's
+// configuration does, so that a new configuration restarts no pod.
+package resources
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+)
+
+// Settings are the operator's own, the same for every gateway.
+type Settings struct {
+	// Image of the gateway: HAProxy and the agent.
+	Image            string
+	ImagePullPolicy  corev1.PullPolicy
+	ImagePullSecrets []string
+}
+
+// Name of a gateway's own objects: a suffix keeps them apart from the user's,
+// such as the Service that a gateway of the same name forwards to.
+func Name(gateway string) string { return gateway + "-gateway" }
+
+// AgentSecretName is the name of the Secret with the agents' side of their
+// mutual TLS with the operator.
+func AgentSecretName(gateway string) string { return gateway + "-agent-tls" }
+
+// Labels of everything that belongs to a gateway.
+func Labels(gateway string) map[string]string {
+	labels := Selector(gateway)
+	labels[v1alpha1.LabelManagedBy] = v1alpha1.LabelManagedByValue
+	labels["app.kubernetes.io/component"] = "data-plane"
+	return labels
+}
+
+// Selector of a gateway's pods.
+func Selector(gateway string) map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/name": "qtls-gateway",
+		v1alpha1.LabelGateway:    gateway,
+	}
+}
+
+func meta(g *v1alpha1.QTLSGateway, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: g.Namespace,
+		Name:      name,
+		Labels:    Labels(g.Name),
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(g, v1alpha1.GroupVersion.WithKind("QTLSGateway")),
+		},
+	}
+}
+
+// DataPlane is the one ConfigMap that the gateway's agents read.
+func DataPlane(g *v1alpha1.QTLSGateway, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: meta(g, dataplane.ObjectName(g.Name)),
+		Data:       data,
+	}
+}
+
+// AgentSecret holds the agents' side of their mutual TLS with the operator.
+func AgentSecret(g *v1alpha1.QTLSGateway, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: meta(g, AgentSecretName(g.Name)),
+		Type:       corev1.SecretTypeTLS,
+		Data:       data,
+	}
+}
