@@ -1,0 +1,228 @@
+// Command qtls-operator runs the controllers of Q-TLS.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/controllers/certificate"
+	"qtls.dev/qtls/controllers/gateway"
+	"qtls.dev/qtls/controllers/issuer"
+	"qtls.dev/qtls/controllers/policy"
+	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/version"
+)
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// options are what the command line says.
+type options struct {
+	namespace        string
+	watchNamespaces  string
+	gatewayImage     string
+	imagePullPolicy  string
+	imagePullSecrets string
+	leaderElect      bool
+	metricsAddress   string
+	probeAddress     string
+	logLevel         slog.Level
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("qtls-operator", flag.ContinueOnError)
+	fs.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator itself: its lease, its own Secrets, and those of PQCClusterIssuers")
+	fs.StringVar(&o.watchNamespaces, "watch-namespaces", "", "comma-separated namespaces to serve; empty serves all")
+	fs.StringVar(&o.gatewayImage, "gateway-image", "", "image of the gateway pods: HAProxy and the agent")
+	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
+	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
+	fs.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas work")
+	fs.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 turns it off")
+	fs.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case o.namespace == "":
+		return o, fmt.Errorf("--namespace (or the variable POD_NAMESPACE) is needed: the namespace that the operator runs in")
+	case o.gatewayImage == "":
+		return o, fmt.Errorf("--gateway-image is needed: the image that gateway pods run")
+	}
+	return o, nil
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(ctrl.SetupSignalHandler(), o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "qtls-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	ctrl.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.logLevel})))
+	ctrl.Log.Info("starting", "version", version.Version, "gatewayImage", o.gatewayImage)
+
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cmapi.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	cacheOptions, err := cacheFor(o)
+	if err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 50, 100
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cacheOptions,
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.probeAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "qtls-operator",
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true, // the process ends right after
+	})
+	if err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := setUpCertificates(mgr, o); err != nil {
+		return err
+	}
+	if err := setUpGateways(ctx, mgr, o); err != nil {
+		return fmt.Errorf("gateway controller: %w", err)
+	}
+	if err := mgr.Add(&policy.Installer{Client: mgr.GetClient()}); err != nil {
+		return fmt.Errorf("shipped policies: %w", err)
+	}
+	return mgr.Start(ctx)
+}
+
+func setUpCertificates(mgr ctrl.Manager, o options) error {
+	c, reader, now, recorder := mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, mgr.GetEventRecorder("qtls-operator")
+	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("certificate controller: %w", err)
+	}
+	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("issuer controller: %w", err)
+	}
+	if err := (&request.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("request controller: %w", err)
+	}
+	return nil
+}
+
+func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
+	authority := &gateway.Authority{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.namespace, Clock: clock.RealClock{}}
+	changes := make(chan event.GenericEvent, 1024)
+	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, func(name types.NamespacedName) {
+		g := &v1alpha1.QTLSGateway{}
+		g.Namespace, g.Name = name.Namespace, name.Name
+		select {
+		case changes <- event.GenericEvent{Object: g}:
+		case <-ctx.Done():
+		}
+	})
+	var pullSecrets []string
+	if o.imagePullSecrets != "" {
+		pullSecrets = strings.Split(o.imagePullSecrets, ",")
+	}
+	return (&gateway.Reconciler{
+		Client:    mgr.GetClient(),
+		APIReader: mgr.GetAPIReader(),
+		Clock:     clock.RealClock{},
+		Recorder:  mgr.GetEventRecorder("qtls-operator"),
+		Settings:  resources.Settings{Image: o.gatewayImage, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy), ImagePullSecrets: pullSecrets},
+		Observer:  observer,
+		Authority: authority,
+		Changes:   changes,
+	}).SetupWithManager(mgr)
+}
+
+// cacheFor keeps memory small: of pods only the gateways', of everything only
+// what the controllers look at.
+func cacheFor(o options) (cache.Options, error) {
+	isGateways, err := labels.NewRequirement(v1alpha1.LabelGateway, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	options := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                {Label: labels.NewSelector().Add(*isGateways), Transform: slimPod},
+			&discoveryv1.EndpointSlice{}: {Transform: slimEndpointSlice},
+		},
+		SyncPeriod: new(10 * time.Hour),
+	}
+	if o.watchNamespaces != "" {
+		options.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+		for _, n := range strings.Split(o.watchNamespaces, ",") {
+			options.DefaultNamespaces[strings.TrimSpace(n)] = cache.Config{}
+		}
+	}
+	return options, nil
+}
+
+// slimPod drops the spec, which nobody reads.
+func slimPod(o any) (any, error) {
+	if p, ok := o.(*corev1.Pod); ok {
+		p.ManagedFields, p.Annotations = nil, nil
+		p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
+	}
+	return o, nil
+}
+
+func slimEndpointSlice(o any) (any, error) {
+	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+		s.ManagedFields, s.Annotations = nil, nil
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			*e = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions}
+		}
+	}
+	return o, nil
+}

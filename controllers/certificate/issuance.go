@@ -1,0 +1,370 @@
+package certificate
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/issuers"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
+)
+
+// soon is when to look again at what is about to change anyway.
+const soon = time.Second
+
+// issue brings one certificate as far as it goes now.
+func (r *Reconciler) issue(ctx context.Context, c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, requests []cmapi.CertificateRequest, now time.Time) outcome {
+	i := issuance{r: r, certificate: c, algorithm: algorithm, requests: requests, now: now,
+		secretName: v1alpha1.CertificateSecretName(c.Name, algorithm)}
+	secret, err := i.ownSecret(ctx, i.secretName)
+	if err != nil {
+		return failed(c, algorithm, err)
+	}
+	i.state = i.observe(secret)
+	o := outcomeOf(c, i.state, now)
+	if !o.violated() {
+		return o
+	}
+	if o.underway, o.err = i.advance(ctx, o); o.err != nil {
+		o.unknown = o.underway == 0
+		return o
+	}
+
+	// It is issued: say what there is now.
+	if secret, err = i.ownSecret(ctx, i.secretName); err != nil {
+		return failed(c, algorithm, err)
+	}
+	return outcomeOf(c, i.observe(secret), now)
+}
+
+// issuance is the work on one certificate.
+type issuance struct {
+	r           *Reconciler
+	certificate *v1alpha1.PQCCertificate
+	algorithm   v1alpha1.KeyAlgorithm
+	secretName  string
+	requests    []cmapi.CertificateRequest
+	state       state
+	now         time.Time
+}
+
+func (i *issuance) observe(secret *corev1.Secret) state {
+	var before time.Duration
+	if d := i.certificate.Spec.RenewBefore; d != nil {
+		before = d.Duration
+	}
+	return observe(i.algorithm, recordOf(i.certificate), before, secret)
+}
+
+// ownSecret reads a Secret; nil if there is none. One that is not this
+// PQCCertificate's is an error: it is never overwritten.
+func (i *issuance) ownSecret(ctx context.Context, name string) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := i.r.APIReader.Get(ctx, client.ObjectKey{Namespace: i.certificate.Namespace, Name: name}, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("Secret %q: %w", name, err)
+	case !metav1.IsControlledBy(secret, i.certificate):
+		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotOwned,
+			"Secret %q exists in namespace %q and is not this PQCCertificate's; delete or rename it, or rename the PQCCertificate", name, secret.Namespace)
+	}
+	return secret, nil
+}
+
+// advance takes the issuance to its end, or as far as it goes now: the error
+// says what it waits for. It returns the revision under way, 0 if none is.
+func (i *issuance) advance(ctx context.Context, o outcome) (underway int64, err error) {
+	if !i.r.requests.Installed() {
+		return 0, conditions.Waiting(10*time.Second, v1alpha1.ReasonCertManagerNotFound,
+			"cert-manager is not installed: the kind CertificateRequest (cert-manager.io/v1) is not there; install cert-manager, and this goes on")
+	}
+	pending, key, err := i.pendingKey(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	underway = revisionOf(pending)
+	cr, err := i.request(ctx, pending, key)
+	if err != nil {
+		return underway, err
+	}
+	p := progressOf(cr)
+	var chain pki.Chain
+	var authorities []byte
+	if p.phase == phaseSigned {
+		if chain, authorities, err = i.accept(cr, key); err != nil {
+			p = progress{phase: phaseFailed, at: p.at, message: fmt.Sprintf("%s signed CertificateRequest %q, but the certificate is of no use: %v", i.state.Want.issuer(), cr.Name, err)}
+		}
+	}
+	switch p.phase {
+	case phaseSigned:
+		return underway, i.store(ctx, pending, chain, authorities)
+	case phaseDenied, phaseFailed:
+		return underway, i.retry(ctx, cr, pending, key, p)
+	case phaseApproved:
+		return underway, i.waitForIssuer(ctx, cr, p)
+	}
+	if err := i.issuerProblem(ctx); err != nil {
+		return underway, err
+	}
+	return underway, waitForApproval(cr, i.now)
+}
+
+// pendingKey finds or makes the key of the revision under way.
+func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, crypto.Signer, error) {
+	last := o.status.Revision
+	pending, err := i.ownSecret(ctx, pendingName(i.secretName))
+	if err != nil {
+		return nil, nil, err
+	}
+	if pending != nil {
+		key, fit := pendingFits(pending, i.state, last)
+		if fit {
+			return pending, key, nil
+		}
+		// It was begun for another spec, or is done.
+		if err := i.r.delete(ctx, pending); err != nil {
+			return nil, nil, err
+		}
+	}
+	key, err := i.newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	if pending, err = buildPending(i.certificate, i.algorithm, last+1, i.state.Want, key); err != nil {
+		return nil, nil, err
+	}
+	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
+		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("Secret %q: %w", pending.Name, err)
+	}
+	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, o.why())
+	return pending, key, nil
+}
+
+// pendingFits says whether the key of an issuance begun before is still what
+// is wanted.
+func pendingFits(pending *corev1.Secret, s state, last int64) (crypto.Signer, bool) {
+	key, err := keypair.ParseKey(pending.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return nil, false
+	}
+	algorithm, err := keypair.AlgorithmOf(key.Public())
+	fit := err == nil && algorithm == s.Algorithm && revisionOf(pending) > last &&
+		parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).fulfils(s.Want)
+	return key, fit
+}
+
+// newKey makes a key; an authority's is kept, so that what it signed stays
+// valid.
+func (i *issuance) newKey() (crypto.Signer, error) {
+	if p := i.state.Pair; i.state.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm {
+		return p.Key, nil
+	}
+	return pki.GenerateKey(i.algorithm)
+}
+
+// request finds or makes the CertificateRequest of the revision under way.
+func (i *issuance) request(ctx context.Context, pending *corev1.Secret, key crypto.Signer) (*cmapi.CertificateRequest, error) {
+	name := requestName(i.secretName, revisionOf(pending))
+	for n := range i.requests {
+		cr := &i.requests[n]
+		if cr.Name != name {
+			continue
+		}
+		if requestIsFor(cr, key.Public()) && parseRecord(cr.Annotations[v1alpha1.AnnotationRequested]).fulfils(i.state.Want) {
+			return cr, nil
+		}
+		// It is of an earlier key, which is gone.
+		if err := i.r.delete(ctx, cr); err != nil {
+			return nil, err
+		}
+	}
+	return i.create(ctx, pending, key, 1)
+}
+
+// requestIsFor says whether a CertificateRequest is for a key.
+func requestIsFor(cr *cmapi.CertificateRequest, public crypto.PublicKey) bool {
+	if carried := cr.Annotations[v1alpha1.AnnotationRequest]; carried != "" {
+		csr, err := pki.OpenCarrier(cr.Spec.Request, []byte(carried))
+		return err == nil && pki.SameKey(csr.PublicKey, public)
+	}
+	csr, err := pki.ParseRequest(cr.Spec.Request)
+	return err == nil && pki.SameKey(csr.PublicKey, public)
+}
+
+func (i *issuance) create(ctx context.Context, pending *corev1.Secret, key crypto.Signer, attempt int64) (*cmapi.CertificateRequest, error) {
+	cr, err := buildRequest(i.certificate, i.algorithm, revisionOf(pending), attempt, i.state.Want, key)
+	if err != nil {
+		return nil, err
+	}
+	err = i.r.Create(ctx, cr, client.FieldOwner(v1alpha1.FieldManager))
+	switch {
+	case err == nil:
+		return cr, nil
+	case apierrors.IsAlreadyExists(err):
+		return nil, i.inTheWay(ctx, cr.Name)
+	case meta.IsNoMatchError(err):
+		return nil, conditions.Waiting(10*time.Second, v1alpha1.ReasonCertManagerNotFound,
+			"cert-manager is no longer installed: the kind CertificateRequest (cert-manager.io/v1) is gone")
+	case isRefusal(err):
+		return nil, conditions.Waiting(backoff(1), v1alpha1.ReasonRequestFailed, "the API server refuses CertificateRequest %q: %v", cr.Name, err)
+	}
+	return nil, fmt.Errorf("CertificateRequest %q: %w", cr.Name, err)
+}
+
+// isRefusal says whether the API server, or an admission webhook, will not have
+// an object, as opposed to being away or busy.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// inTheWay says what to do about a CertificateRequest of the name that is
+// needed, which the cache did not show.
+func (i *issuance) inTheWay(ctx context.Context, name string) error {
+	cr := &cmapi.CertificateRequest{}
+	err := i.r.APIReader.Get(ctx, client.ObjectKey{Namespace: i.certificate.Namespace, Name: name}, cr)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("CertificateRequest %q: %w", name, err)
+	}
+	if err == nil && !metav1.IsControlledBy(cr, i.certificate) {
+		return conditions.Waiting(backoff(1), v1alpha1.ReasonRequestFailed, "CertificateRequest %q exists in namespace %q and is not this PQCCertificate's; delete it", name, cr.Namespace)
+	}
+	return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "CertificateRequest %q was made a moment ago", name)
+}
+
+// accept reads the certificate that was issued and finds it fit, or says why
+// not.
+func (i *issuance) accept(cr *cmapi.CertificateRequest, key crypto.Signer) (chain pki.Chain, authorities []byte, err error) {
+	certs, err := keypair.ParseCertificates(cr.Status.Certificate)
+	if err != nil {
+		return chain, nil, fmt.Errorf("status.certificate: %w", err)
+	}
+	above := certs[1:]
+	if len(cr.Status.CA) > 0 {
+		cas, err := keypair.ParseCertificates(cr.Status.CA)
+		if err != nil {
+			return chain, nil, fmt.Errorf("status.ca: %w", err)
+		}
+		above = append(above, cas...)
+		chain = pki.NewChain(certs[0], above)
+		authorities = pki.CertificatesPEM(cas...)
+		return chain, authorities, chain.Check(i.wanted(key), cas, i.now)
+	}
+	chain = pki.NewChain(certs[0], above)
+	return chain, pki.CertificatesPEM(chain.Anchor), chain.Check(i.wanted(key), nil, i.now)
+}
+
+func (i *issuance) wanted(key crypto.Signer) pki.Wanted {
+	return pki.Wanted{Key: key.Public(), Names: i.state.Want.names(), IsCA: i.state.Want.IsCA}
+}
+
+// store writes the certificate's Secret. Without force, server-side apply
+// refuses to take over a Secret of the name that somebody else has just made.
+func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.Chain, authorities []byte) error {
+	r := i.state.Want
+	issued := metav1.NewTime(i.now.Truncate(time.Second))
+	r.Issued = &issued
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities}
+	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
+	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
+	if s := i.state.Secret; s != nil {
+		secret = buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, s.UID, s.ResourceVersion)
+		options = append(options, client.ForceOwnership)
+	}
+	if err := i.r.Apply(ctx, secret, options...); apierrors.IsConflict(err) {
+		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
+	} else if err != nil {
+		return fmt.Errorf("Secret %q: %w", i.secretName, err)
+	}
+	verb := "issued"
+	if revisionOf(pending) > 1 {
+		verb = "renewed"
+	}
+	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssued, "Issue", "%s the %s certificate (revision %d, serial number %s, until %s) into Secret %q",
+		verb, i.algorithm, revisionOf(pending), chain.Leaf().SerialNumber.Text(16), stamp(chain.Leaf().NotAfter), i.secretName)
+	return nil
+}
+
+// retry makes a new CertificateRequest in place of one that failed, when it is
+// time.
+func (i *issuance) retry(ctx context.Context, cr *cmapi.CertificateRequest, pending *corev1.Secret, key crypto.Signer, p progress) error {
+	next := p.at.Add(backoff(attemptOf(cr)))
+	if i.now.Before(next) {
+		reason := v1alpha1.ReasonRequestFailed
+		if p.phase == phaseDenied {
+			reason = v1alpha1.ReasonDenied
+		}
+		return conditions.Waiting(next.Sub(i.now), reason, "%s; next attempt at %s (to try at once, give annotation %s a new value)", p.message, stamp(next), v1alpha1.AnnotationRenew)
+	}
+	if err := i.r.delete(ctx, cr); err != nil {
+		return err
+	}
+	fresh, err := i.create(ctx, pending, key, attemptOf(cr)+1)
+	if err != nil {
+		return err
+	}
+	return waitForApproval(fresh, i.now)
+}
+
+// waitForIssuer says what an approved request waits for.
+func (i *issuance) waitForIssuer(ctx context.Context, cr *cmapi.CertificateRequest, p progress) error {
+	if err := i.issuerProblem(ctx); err != nil {
+		return err
+	}
+	return conditions.Waiting(0, v1alpha1.ReasonIssuing, "%s has not signed CertificateRequest %q yet%s", i.state.Want.issuer(), cr.Name, p.message)
+}
+
+// issuerProblem looks at an issuer of ours. Of others, their message in the
+// CertificateRequest says what is wrong.
+func (i *issuance) issuerProblem(ctx context.Context) error {
+	ref := i.state.Want.Issuer
+	issuer := issuers.New(ref.Kind)
+	if ref.Group != v1alpha1.GroupName || issuer == nil {
+		return nil
+	}
+	key := client.ObjectKey{Name: ref.Name}
+	if ref.Kind == issuers.Kind {
+		key.Namespace = i.certificate.Namespace
+	}
+	if err := i.r.Get(ctx, key, issuer); apierrors.IsNotFound(err) {
+		return conditions.Stalled(v1alpha1.ReasonIssuerNotFound, "issuerRef: %s is not there; create it", i.state.Want.issuer())
+	} else if err != nil {
+		return err
+	}
+	_, status := issuers.Parts(issuer)
+	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
+		return conditions.Stalled(v1alpha1.ReasonIssuerNotReady, "issuerRef: %s is not ready: %s", i.state.Want.issuer(), ready.Message)
+	}
+	return nil
+}
+
+// isMomentary says whether an error is one to try again after, later and later.
+func isMomentary(err error) bool {
+	var p *conditions.Problem
+	return err != nil && !errors.As(err, &p)
+}

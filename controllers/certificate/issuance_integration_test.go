@@ -1,0 +1,592 @@
+//go:build integration
+
+package certificate_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+var everyAlgorithm = []v1alpha1.KeyAlgorithm{"ML-DSA-44", "ML-DSA-65", "ML-DSA-87", "ECDSA-P256", "ECDSA-P384", "RSA-2048", "RSA-3072", "RSA-4096"}
+
+func TestEveryAlgorithmIsIssued(t *testing.T) {
+	w := newWorld(t)
+	root := ca("root", "self", "ML-DSA-87", "RSA-3072")
+	w.create(selfSigned("self"), root, caIssuer("ca", "root-ml-dsa-87", "root-rsa-3072"))
+	web := server("web", "ca", everyAlgorithm...)
+	w.create(web)
+	w.issued(web)
+	for _, a := range everyAlgorithm {
+		name := v1alpha1.CertificateSecretName("web", a)
+		if pair := w.pair(name); pair.Algorithm != a {
+			t.Errorf("Secret %s holds a key of algorithm %s", name, pair.Algorithm)
+		}
+		for _, host := range []string{"www.example.com", "any.example.org", "192.0.2.1", "2001:db8::1"} {
+			w.verify(name, host)
+		}
+		if s := w.secret(name); s.Type != corev1.SecretTypeTLS || !metav1.IsControlledBy(s, web) || s.Labels[v1alpha1.LabelCertificate] != "web" ||
+			s.Annotations[v1alpha1.AnnotationAlgorithm] != string(a) || s.Annotations[v1alpha1.AnnotationRevision] != "1" {
+			t.Errorf("Secret %s: type %s, metadata %+v", name, s.Type, s.ObjectMeta)
+		}
+	}
+	for _, i := range web.Status.Certificates {
+		pair := w.pair(i.SecretName)
+		if i.SerialNumber != pair.SerialNumber() || !i.NotAfter.Time.Equal(pair.Chain[0].NotAfter) || i.RenewalTime == nil || i.Revision != 1 {
+			t.Errorf("status: %+v", i)
+		}
+	}
+	if web.Status.NotAfter == nil || web.Status.ObservedGeneration != web.Generation {
+		t.Errorf("status: %+v", web.Status)
+	}
+	w.secretsStaySecret()
+}
+
+// An authority below another: servers send it along, clients hold the root.
+func TestChainsHoldIntermediatesAndNoRoot(t *testing.T) {
+	w := withCA(t)
+	middle := ca("middle", "ca", "ML-DSA-44", "RSA-2048")
+	web := server("web", "below", "ML-DSA-65", "ECDSA-P256")
+	w.create(middle, caIssuer("below", "middle-ml-dsa-44", "middle-rsa-2048"), web)
+	w.issued(web)
+	for name, root := range map[string]string{"web-ml-dsa-65": "root-ml-dsa-65", "web-ecdsa-p256": "root-ecdsa-p256"} {
+		certs, err := keypair.ParseCertificates(w.secret(name).Data[corev1.TLSCertKey])
+		if err != nil || len(certs) != 2 || certs[1].Subject.CommonName != "Test middle" {
+			t.Errorf("Secret %s: %d certificates, %v", name, len(certs), err)
+		}
+		if !bytes.Equal(w.secret(name).Data["ca.crt"], w.secret(root).Data[corev1.TLSCertKey]) {
+			t.Errorf("Secret %s: ca.crt is not the root", name)
+		}
+		w.verify(name, "www.example.com")
+	}
+}
+
+func TestNothingIsSignedUnapproved(t *testing.T) {
+	w := withCA(t)
+	w.approving = false
+	web := server("web", "ca", "ML-DSA-65")
+	w.create(web)
+	c := w.condition(web, v1alpha1.ConditionIssuing, metav1.ConditionTrue, v1alpha1.ReasonWaitingForApproval)
+	if !strings.Contains(c.Message, `waiting for the approval of CertificateRequest "web-ml-dsa-65-1"`) {
+		t.Error(c.Message)
+	}
+	w.pass(web, 20*time.Second)
+	w.eventually(func() error {
+		c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWaitingForApproval)
+		for _, says := range []string{`nothing approved CertificateRequest "web-ml-dsa-65-1" within 15 s`, "certManager.approver.enabled", "cmctl approve -n " + w.namespace} {
+			if !strings.Contains(c.Message, says) {
+				return fmt.Errorf("%q does not say %q", c.Message, says)
+			}
+		}
+		return nil
+	})
+	testenv.Never(t, time.Second, func(context.Context) error {
+		if cr := w.request(); len(cr.Status.Certificate) > 0 || len(cr.Status.Conditions) > 0 {
+			return fmt.Errorf("an unapproved request was touched: %+v", cr.Status)
+		}
+		return nil
+	})
+	w.approving = true
+	w.issued(web)
+}
+
+func TestDeniedRequestsAreTriedAgainLater(t *testing.T) {
+	w := withCA(t)
+	w.approving = false
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	cr := w.request()
+	w.decide(cr, cmapi.CertificateRequestConditionDenied, "policy.example.com", "these names are not yours")
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDenied)
+	for _, says := range []string{"policy.example.com", "these names are not yours", "next attempt at " + w.clock.Now().Add(time.Minute).UTC().Format(time.RFC3339), v1alpha1.AnnotationRenew} {
+		if !strings.Contains(c.Message, says) {
+			t.Errorf("%q does not say %q", c.Message, says)
+		}
+	}
+	w.condition(web, v1alpha1.ConditionIssuing, metav1.ConditionFalse, v1alpha1.ReasonDenied)
+	w.eventually(func() error { // as cert-manager's conventions for issuers want it
+		w.get(cr)
+		for _, c := range cr.Status.Conditions {
+			if c.Type == cmapi.CertificateRequestConditionReady && c.Status == cmmeta.ConditionFalse && c.Reason == cmapi.CertificateRequestReasonDenied && cr.Status.FailureTime != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("status of the request: %+v", cr.Status)
+	})
+
+	w.pass(web, 61*time.Second)
+	var second *cmapi.CertificateRequest
+	w.eventually(func() error {
+		second = w.request()
+		if second.UID == cr.UID || second.Annotations[v1alpha1.AnnotationAttempt] != "2" || second.Name != cr.Name {
+			return fmt.Errorf("no second attempt: %+v", second.ObjectMeta)
+		}
+		return nil
+	})
+	w.decide(second, cmapi.CertificateRequestConditionDenied, "policy.example.com", "still not yours")
+	w.eventually(func() error {
+		c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDenied)
+		if says := "next attempt at " + w.clock.Now().Add(2*time.Minute).UTC().Format(time.RFC3339); !strings.Contains(c.Message, says) {
+			return fmt.Errorf("%q does not say %q", c.Message, says)
+		}
+		return nil
+	})
+
+	// Who does not want to wait says so.
+	w.approving = true
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "now") })
+	w.revision(web, 1)
+	if web.Status.Renewed != "now" {
+		t.Errorf("status.renewed %q", web.Status.Renewed)
+	}
+}
+
+func TestAFailedRenewalLeavesTheCertificate(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-44")
+	w.create(web)
+	w.issued(web)
+	before := w.secret("web-ml-dsa-44")
+	w.approving = false
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "1") })
+	w.decide(w.request(), cmapi.CertificateRequestConditionDenied, "policy", "not today")
+	w.condition(web, v1alpha1.ConditionIssuing, metav1.ConditionFalse, v1alpha1.ReasonDenied)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+	if after := w.secret("web-ml-dsa-44"); after.ResourceVersion != before.ResourceVersion {
+		t.Error("the Secret was touched")
+	}
+	if web.Status.Renewed != "" {
+		t.Errorf("status.renewed %q, though it is not", web.Status.Renewed)
+	}
+	w.pass(web, 2200*time.Hour)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWaitingForApproval) // it has expired
+}
+
+func TestTheIssuerComesLater(t *testing.T) {
+	w := newWorld(t)
+	web := ca("web", "self", "ML-DSA-65")
+	w.create(web)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonIssuerNotFound)
+	if !strings.Contains(c.Message, `PQCIssuer "self" is not there`) {
+		t.Error(c.Message)
+	}
+	w.create(caIssuer("self", "nothing"))
+	c = w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonIssuerNotReady)
+	if !strings.Contains(c.Message, `Secret "nothing" is not there`) {
+		t.Error(c.Message)
+	}
+	issuer := &v1alpha1.PQCIssuer{}
+	issuer.Namespace, issuer.Name = w.namespace, "self"
+	w.change(issuer, func() { issuer.Spec = v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}} })
+	w.issued(web)
+}
+
+func TestTheAuthorityIsReplaced(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	first, old := w.pair("web-ml-dsa-65"), w.secret("root-ml-dsa-65").DeepCopy()
+
+	other := ca("other", "self", "ML-DSA-65")
+	w.create(other)
+	w.issued(other)
+	issuer := &v1alpha1.PQCIssuer{}
+	issuer.Namespace, issuer.Name = w.namespace, "ca"
+	w.change(issuer, func() { issuer.Spec.CA.SecretRefs[0].Name = "other-ml-dsa-65" })
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "1") })
+	w.revision(web, 2)
+	w.verify("web-ml-dsa-65", "www.example.com")
+	if issuer := w.pair("web-ml-dsa-65").Chain[0].Issuer.CommonName; issuer != "Test other" || first.Chain[0].Issuer.CommonName != "Test root" {
+		t.Errorf("issued by %s", issuer)
+	}
+	if bytes.Equal(w.secret("web-ml-dsa-65").Data["ca.crt"], old.Data[corev1.TLSCertKey]) {
+		t.Error("ca.crt is still the former authority")
+	}
+}
+
+func TestRequestsThatCannotBeSigned(t *testing.T) {
+	w := withCA(t)
+	pqOnly := server("pq-only", "pq-only", "ECDSA-P256")
+	nameless := server("nameless", "self", "ML-DSA-65")
+	w.create(caIssuer("pq-only", "root-ml-dsa-65"), pqOnly, nameless)
+	for c, says := range map[*v1alpha1.PQCCertificate]string{
+		pqOnly:   `PQCIssuer "pq-only" has no authority for Classical keys; add the Secret of a CA with an ECDSA or RSA key`,
+		nameless: "set commonName",
+	} {
+		if got := w.condition(c, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRequestFailed); !strings.Contains(got.Message, says) {
+			t.Errorf("%q does not say %q", got.Message, says)
+		}
+	}
+	issuer := &v1alpha1.PQCIssuer{}
+	issuer.Namespace, issuer.Name = w.namespace, "pq-only"
+	w.change(issuer, func() {
+		issuer.Spec.CA.SecretRefs = append(issuer.Spec.CA.SecretRefs, v1alpha1.SecretReference{Name: "root-ecdsa-p256"})
+	})
+	w.change(nameless, func() { nameless.Spec.CommonName = "www.example.com" })
+	w.issued(nameless)
+	w.pass(pqOnly, 61*time.Second)
+	w.issued(pqOnly)
+}
+
+func TestSecretsAreKeptAsIssued(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	s := w.secret("web-ml-dsa-65")
+	if err := w.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	revision := func(name string, want int64) {
+		t.Helper()
+		w.eventually(func() error {
+			w.get(web)
+			for _, i := range web.Status.Certificates {
+				if i.SecretName == name && i.Revision == want && i.RequestName == "" {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s is not at revision %d: %+v", name, want, web.Status)
+		})
+		w.issued(web)
+		w.verify(name, "www.example.com")
+	}
+	revision("web-ml-dsa-65", 2)
+
+	s = w.secret("web-ml-dsa-65")
+	w.change(s, func() { s.Data[corev1.TLSPrivateKeyKey] = w.secret("web-ecdsa-p256").Data[corev1.TLSPrivateKeyKey] })
+	revision("web-ml-dsa-65", 3)
+	s = w.secret("web-ml-dsa-65")
+	w.change(s, func() { s.Data[corev1.TLSCertKey] = []byte("hello") })
+	revision("web-ml-dsa-65", 4)
+	s = w.secret("web-ml-dsa-65")
+	w.change(s, func() { delete(s.Annotations, v1alpha1.AnnotationRequested) })
+	revision("web-ml-dsa-65", 5)
+	for _, i := range web.Status.Certificates {
+		if i.SecretName == "web-ecdsa-p256" && i.Revision != 1 {
+			t.Errorf("the other one came to revision %d", i.Revision)
+		}
+	}
+
+	// A bounded history.
+	w.eventually(func() error {
+		var names []string
+		for _, cr := range w.requests() {
+			if metav1.IsControlledBy(&cr, web) {
+				names = append(names, cr.Name)
+			}
+		}
+		if want := []string{"web-ecdsa-p256-1", "web-ml-dsa-65-4", "web-ml-dsa-65-5"}; !slices.Equal(sorted(names), want) {
+			return fmt.Errorf("CertificateRequests %v, want %v", names, want)
+		}
+		return nil
+	})
+}
+
+func TestSomebodyElsesSecretIsNeverOverwritten(t *testing.T) {
+	for _, name := range []string{"web-ml-dsa-65", "web-ml-dsa-65-next"} {
+		w := withCA(t)
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"theirs": []byte("1")}}
+		web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+		w.create(theirs, web)
+		c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSecretNotOwned)
+		if !strings.Contains(c.Message, fmt.Sprintf("Secret %q exists in namespace %q and is not this PQCCertificate's", name, w.namespace)) {
+			t.Error(c.Message)
+		}
+		w.eventually(func() error { // the other certificate is not held up
+			if !slices.Contains(w.secretNames(), "web-ecdsa-p256") {
+				return fmt.Errorf("Secrets %v", w.secretNames())
+			}
+			return nil
+		})
+		if s := w.secret(name); s.UID != theirs.UID || s.ResourceVersion != theirs.ResourceVersion {
+			t.Errorf("it was touched: %+v", s)
+		}
+		if err := w.Delete(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		w.issued(web)
+		w.stop()
+	}
+}
+
+func TestRenewalByTheClock(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	early := server("early", "ca", "ECDSA-P256")
+	early.Spec.RenewBefore = &metav1.Duration{Duration: 2000 * time.Hour}
+	w.create(web, early)
+	w.issued(web)
+	w.issued(early)
+	first := w.pair("web-ml-dsa-65")
+	if due := w.clock.Now().Add(1440 * time.Hour); !web.Status.Certificates[0].RenewalTime.Time.Equal(due) {
+		t.Errorf("renewalTime %s, want %s", web.Status.Certificates[0].RenewalTime, due)
+	}
+	w.pass(early, 161*time.Hour) // 2160 - 2000 = 160
+	w.revision(early, 2)
+	w.pass(web, 1200*time.Hour) // 1361 of 1440
+	testenv.Never(t, time.Second, func(context.Context) error {
+		w.get(web)
+		if r := web.Status.Certificates[0].Revision; r != 1 {
+			return fmt.Errorf("renewed early: revision %d", r)
+		}
+		return nil
+	})
+	w.pass(web, 80*time.Hour)
+	w.revision(web, 2)
+	w.verify("web-ml-dsa-65", "www.example.com")
+	if second := w.pair("web-ml-dsa-65"); sameKey(first, second) || first.SerialNumber() == second.SerialNumber() {
+		t.Error("the key or the serial number is the former one's")
+	}
+}
+
+// A shorter life than was asked for is renewed by the life that was given.
+func TestRenewalWhenTheAuthorityCutsTheLife(t *testing.T) {
+	w := newWorld(t)
+	root := ca("root", "self", "ECDSA-P256")
+	root.Spec.Duration = &metav1.Duration{Duration: 30 * time.Hour}
+	web := server("web", "ca", "ECDSA-P256")
+	web.Spec.RenewBefore = &metav1.Duration{Duration: 720 * time.Hour} // longer than the whole life
+	w.create(selfSigned("self"), root, caIssuer("ca", "root-ecdsa-p256"), web)
+	w.issued(web)
+	i := web.Status.Certificates[0]
+	if end := w.pair("root-ecdsa-p256").Chain[0].NotAfter; !i.NotAfter.Time.Equal(end) {
+		t.Errorf("notAfter %s, the authority's %s", i.NotAfter, end)
+	}
+	if due := w.clock.Now().Add(20 * time.Hour); !i.RenewalTime.Time.Equal(due) {
+		t.Errorf("renewalTime %s, want %s", i.RenewalTime, due)
+	}
+	if cr := w.requests(); !slices.ContainsFunc(cr, func(cr cmapi.CertificateRequest) bool {
+		return slices.ContainsFunc(cr.Status.Conditions, func(c cmapi.CertificateRequestCondition) bool {
+			return strings.Contains(c.Message, "shorter than requested")
+		})
+	}) {
+		t.Error("no request says that the life was cut")
+	}
+}
+
+func TestAnAuthorityKeepsItsKey(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	root := &v1alpha1.PQCCertificate{}
+	root.Namespace, root.Name = w.namespace, "root"
+	first := w.pair("root-ml-dsa-65")
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "1") })
+	w.revision(root, 2)
+	second := w.pair("root-ml-dsa-65")
+	if !sameKey(first, second) || first.SerialNumber() == second.SerialNumber() {
+		t.Errorf("same key: %t, serial numbers %s and %s", sameKey(first, second), first.SerialNumber(), second.SerialNumber())
+	}
+	// What the authority signed before is valid under its new certificate.
+	roots := x509.NewCertPool()
+	roots.AddCert(second.Chain[0])
+	if _, err := w.pair("web-ml-dsa-65").Chain[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: "www.example.com"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestChangesOfTheSpec(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	w.change(web, func() { web.Spec.DNSNames = []v1alpha1.Hostname{"new.example.com"} })
+	w.revision(web, 2)
+	w.verify("web-ml-dsa-65", "new.example.com")
+	if err := w.pair("web-ml-dsa-65").Chain[0].VerifyHostname("www.example.com"); err == nil {
+		t.Error("the former name is still there")
+	}
+	w.change(web, func() { web.Spec.Duration = &metav1.Duration{Duration: 48 * time.Hour} })
+	w.revision(web, 3)
+	if end := w.pair("web-ecdsa-p256").Chain[0].NotAfter; !end.Equal(w.clock.Now().Add(48 * time.Hour)) {
+		t.Errorf("notAfter %s", end)
+	}
+
+	// When to renew, and a wish taken back, ask for nothing new.
+	w.change(web, func() { web.Spec.RenewBefore = &metav1.Duration{Duration: time.Hour} })
+	w.eventually(func() error {
+		w.get(web)
+		if at := web.Status.Certificates[0].RenewalTime; !at.Time.Equal(w.clock.Now().Add(47 * time.Hour)) {
+			return fmt.Errorf("renewalTime %s", at)
+		}
+		return nil
+	})
+	w.revision(web, 3)
+
+	w.change(web, func() { web.Spec.Algorithms = []v1alpha1.KeyAlgorithm{"ML-DSA-87", "ECDSA-P256"} })
+	w.eventually(func() error {
+		names := w.secretNames()
+		if slices.Contains(names, "web-ml-dsa-65") || !slices.Contains(names, "web-ml-dsa-87") || slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, "-next") }) {
+			return fmt.Errorf("Secrets %v", names)
+		}
+		return nil
+	})
+	w.issued(web)
+	w.eventually(func() error {
+		for _, cr := range w.requests() {
+			if cr.Annotations[v1alpha1.AnnotationAlgorithm] == "ML-DSA-65" && metav1.IsControlledBy(&cr, web) {
+				return fmt.Errorf("CertificateRequest %s is left over", cr.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// The spec changes while a request is under way, which is then of no use.
+func TestAChangeOfMind(t *testing.T) {
+	w := withCA(t)
+	w.approving = false
+	web := server("web", "ca", "ML-DSA-65")
+	w.create(web)
+	first := w.request()
+	w.change(web, func() { web.Spec.DNSNames = []v1alpha1.Hostname{"other.example.com"} })
+	w.eventually(func() error {
+		if cr := w.request(); cr.UID == first.UID || cr.Name != first.Name {
+			return fmt.Errorf("still CertificateRequest %s (%s)", cr.Name, cr.UID)
+		}
+		return nil
+	})
+	w.approving = true
+	w.revision(web, 1)
+	w.verify("web-ml-dsa-65", "other.example.com")
+}
+
+// What is made for a PQCCertificate goes with it: Kubernetes deletes what its
+// owner references say.
+func TestEverythingIsOwned(t *testing.T) {
+	w := withCA(t)
+	w.approving = false
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.request()
+	owned := func(o client.Object) {
+		t.Helper()
+		ref := metav1.GetControllerOf(o)
+		if ref == nil || ref.Kind != "PQCCertificate" || ref.BlockOwnerDeletion == nil || !*ref.BlockOwnerDeletion {
+			t.Errorf("%T %s is not owned: %+v", o, o.GetName(), ref)
+		}
+		if o.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.LabelManagedByValue {
+			t.Errorf("%T %s has the labels %v", o, o.GetName(), o.GetLabels())
+		}
+	}
+	all := func() {
+		t.Helper()
+		for _, name := range w.secretNames() {
+			owned(w.secret(name))
+		}
+		for _, cr := range w.requests() {
+			owned(&cr)
+		}
+	}
+	all() // the keys under way
+	w.approving = true
+	w.issued(web)
+	all()
+
+	if err := w.Delete(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Never(t, time.Second, func(context.Context) error {
+		if n := len(w.requests()); n > 4 {
+			return fmt.Errorf("%d CertificateRequests: something is issued for a PQCCertificate that is gone", n)
+		}
+		return nil
+	})
+}
+
+// Another issuer's certificate is looked at before it is used.
+func TestWhatOtherIssuersReturn(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "theirs", "ECDSA-P256")
+	web.Spec.IssuerRef = v1alpha1.IssuerReference{Name: "theirs", Kind: "ClusterIssuer", Group: "cert-manager.io"}
+	w.create(web)
+	root := w.secret("root-ecdsa-p256")
+	authority, err := pki.ParseAuthority(root.Data[corev1.TLSCertKey], root.Data[corev1.TLSPrivateKeyKey], nil, w.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// answer signs, as that issuer, for a key of the test's own or the one requested.
+	answer := func(foreignKey, withCA bool) {
+		t.Helper()
+		var cr *cmapi.CertificateRequest
+		w.eventually(func() error {
+			if cr = w.request(); len(cr.Status.Conditions) != 1 {
+				return fmt.Errorf("not just approved: %+v", cr.Status)
+			}
+			return nil
+		})
+		csr, err := pki.ParseRequest(cr.Spec.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if foreignKey {
+			key, err := pki.GenerateKey("ECDSA-P256")
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, err := pki.NewRequest(key, pki.Names{DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if csr, err = pki.ParseRequest(other); err != nil {
+				t.Fatal(err)
+			}
+		}
+		issued, err := authority.Sign(pki.Order{Request: csr, Duration: cr.Spec.Duration.Duration, KeyUsage: x509.KeyUsageDigitalSignature}, w.clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Some issuers send the root along, some tell their CA, some neither.
+		cr.Status.Certificate = append(pki.CertificatesPEM(issued.Chain.Certificates...), pki.CertificatesPEM(issued.Chain.Anchor)...)
+		if withCA {
+			cr.Status.CA = pki.CertificatesPEM(issued.Chain.Anchor)
+		}
+		w.decide(cr, cmapi.CertificateRequestConditionReady, cmapi.CertificateRequestReasonIssued, "")
+	}
+	answer(true, true)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRequestFailed)
+	if !strings.Contains(c.Message, `ClusterIssuer.cert-manager.io "theirs" signed CertificateRequest "web-ecdsa-p256-1", but the certificate is of no use: it is for another key`) {
+		t.Error(c.Message)
+	}
+	w.pass(web, 61*time.Second)
+	answer(false, false)
+	w.issued(web)
+	w.verify("web-ecdsa-p256", "www.example.com")
+	if certs, err := keypair.ParseCertificates(w.secret("web-ecdsa-p256").Data[corev1.TLSCertKey]); err != nil || len(certs) != 1 {
+		t.Errorf("%d certificates in tls.crt, %v: the root does not belong there", len(certs), err)
+	}
+}
+
+func TestCertManagerComesLater(t *testing.T) {
+	install := testenv.WithoutCertManager(t)
+	w := newWorld(t)
+	root := ca("root", "self", "ML-DSA-65")
+	w.approving = false
+	w.create(selfSigned("self"), root)
+	c := w.condition(root, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonCertManagerNotFound)
+	if !strings.Contains(c.Message, "install cert-manager") {
+		t.Error(c.Message)
+	}
+	install()
+	w.approving = true
+	w.issued(root)
+}

@@ -1,0 +1,243 @@
+package certificate
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
+)
+
+func web() *v1alpha1.PQCCertificate {
+	return &v1alpha1.PQCCertificate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 4},
+		Spec: v1alpha1.PQCCertificateSpec{DNSNames: []v1alpha1.Hostname{"a.example.com"}, Algorithms: []v1alpha1.KeyAlgorithm{"ML-DSA-65", "ECDSA-P256"},
+			IssuerRef: v1alpha1.IssuerReference{Group: v1alpha1.GroupName, Kind: "PQCIssuer", Name: "ca"}}}
+}
+
+func TestRequestsAsOurIssuersAndOthersTakeThem(t *testing.T) {
+	for _, c := range []struct {
+		algorithm v1alpha1.KeyAlgorithm
+		group     string
+		carried   bool
+	}{
+		{"ML-DSA-65", v1alpha1.GroupName, true},
+		{"ML-DSA-65", "example.com", false}, // nobody else knows what a carrier is
+		{"ECDSA-P256", v1alpha1.GroupName, false},
+		{"ECDSA-P256", "cert-manager.io", false},
+	} {
+		key, err := pki.GenerateKey(c.algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := recordOf(web())
+		r.Issuer.Group = c.group
+		cr, err := buildRequest(web(), c.algorithm, 7, 2, r, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, carried := cr.Annotations[v1alpha1.AnnotationRequest]; carried != c.carried {
+			t.Errorf("%s for %s: in a carrier: %t", c.algorithm, c.group, carried)
+		}
+		if !requestIsFor(cr, key.Public()) {
+			t.Errorf("%s for %s: not for its key", c.algorithm, c.group)
+		}
+		other, err := pki.GenerateKey(c.algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if requestIsFor(cr, other.Public()) {
+			t.Errorf("%s for %s: for another key", c.algorithm, c.group)
+		}
+		name := v1alpha1.CertificateSecretName("web", c.algorithm)
+		if cr.Name != name+"-7" || revisionOf(cr) != 7 || attemptOf(cr) != 2 || cr.Annotations["cert-manager.io/private-key-secret-name"] != name+"-next" || !metav1.IsControlledBy(cr, web()) {
+			t.Errorf("metadata: %+v", cr.ObjectMeta)
+		}
+		if cr.Spec.IssuerRef.Group != c.group || cr.Spec.Duration.Duration != defaultDuration || cr.Spec.IsCA || !slices.Equal(cr.Spec.Usages, []cmapi.KeyUsage{"digital signature", "server auth"}) {
+			t.Errorf("spec: %+v", cr.Spec)
+		}
+	}
+}
+
+func TestRequestsOfAuthorities(t *testing.T) {
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := recordOf(web())
+	r.IsCA = true
+	cr, err := buildRequest(web(), "ECDSA-P256", 1, 1, r, key)
+	if err != nil || !cr.Spec.IsCA || !slices.Equal(cr.Spec.Usages, []cmapi.KeyUsage{"cert sign", "crl sign"}) {
+		t.Errorf("%+v, %v", cr.Spec, err)
+	}
+}
+
+func TestPendingKeys(t *testing.T) {
+	key, err := pki.GenerateKey("ML-DSA-44")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := recordOf(web())
+	s, err := buildPending(web(), "ML-DSA-44", 3, r, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Name != "web-ml-dsa-44-next" || !*s.Immutable || len(s.Data) != 1 || !metav1.IsControlledBy(s, web()) {
+		t.Errorf("%+v", s)
+	}
+	changed := r
+	changed.DNSNames = []string{"other.example.com"}
+	asked := r
+	asked.Renew = "again"
+	broken := s.DeepCopy()
+	broken.Data = map[string][]byte{"tls.key": []byte("x")}
+	for name, c := range map[string]struct {
+		secret    *corev1.Secret
+		algorithm v1alpha1.KeyAlgorithm
+		want      record
+		last      int64
+		fit       bool
+	}{
+		"of this revision":           {s, "ML-DSA-44", r, 2, true},
+		"of a revision that is done": {s, "ML-DSA-44", r, 3, false},
+		"of another algorithm":       {s, "ML-DSA-65", r, 2, false},
+		"of another spec":            {s, "ML-DSA-44", changed, 2, false},
+		"from before a new wish":     {s, "ML-DSA-44", asked, 2, false},
+		"broken":                     {broken, "ML-DSA-44", r, 2, false},
+	} {
+		got, fit := pendingFits(c.secret, state{Algorithm: c.algorithm, Want: c.want}, c.last)
+		if fit != c.fit || fit && !pki.SameKey(got.Public(), key.Public()) {
+			t.Errorf("a key %s fits: %t", name, fit)
+		}
+	}
+}
+
+func TestSecretsReplaceOnlyWhatWasLookedAt(t *testing.T) {
+	text := func(o any) string {
+		data, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	d := contents{chain: []byte("c"), key: []byte("k")}
+	first := text(buildSecret(web(), "ML-DSA-65", 1, wanted(), d, "", ""))
+	for _, not := range []string{"resourceVersion", "ca.crt"} {
+		if strings.Contains(first, not) {
+			t.Errorf("the first one has %s: %s", not, first)
+		}
+	}
+	d.ca = []byte("ca")
+	next := text(buildSecret(web(), "ML-DSA-65", 2, wanted(), d, "uid-2", "42"))
+	for _, has := range []string{`"resourceVersion":"42"`, `"uid":"uid-2"`, `"type":"kubernetes.io/tls"`, `"ca.crt":"Y2E="`, `"name":"web-ml-dsa-65"`, `"qtls.dev/revision":"2"`, `"controller":true`} {
+		if !strings.Contains(next, has) {
+			t.Errorf("the next one lacks %s: %s", has, next)
+		}
+	}
+}
+
+func TestLongNamesMakeShortLabels(t *testing.T) {
+	long := strings.Repeat("a", 199)
+	for _, name := range []string{"web", long + "b", long + "c"} {
+		c := web()
+		c.Name = name
+		if v := labelsOf(c)[v1alpha1.LabelCertificate]; len(v) > 63 || len(name) <= 63 && v != name {
+			t.Errorf("%s: %s", name, v)
+		}
+	}
+	if v1alpha1.LabelValue(long+"b") == v1alpha1.LabelValue(long+"c") {
+		t.Error("two names have one label")
+	}
+}
+
+func TestCountersOfTamperedAnnotations(t *testing.T) {
+	for value, want := range map[string]int64{"3": 3, "": 0, "-1": 0, "x": 0, "99999999999999999999": 0} {
+		s := &corev1.Secret{}
+		s.Annotations = map[string]string{v1alpha1.AnnotationRevision: value, v1alpha1.AnnotationAttempt: value}
+		if got := revisionOf(s); got != want {
+			t.Errorf("revision %q: %d", value, got)
+		}
+		if got := attemptOf(s); got != max(want, 1) {
+			t.Errorf("attempt %q: %d", value, got)
+		}
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	c := web()
+	owner := []metav1.OwnerReference{*metav1.NewControllerRef(c, certificateKind)}
+	secret := func(name string, owned bool) metav1.PartialObjectMetadata {
+		s := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if owned {
+			s.OwnerReferences = owner
+		}
+		return s
+	}
+	request := func(algorithm v1alpha1.KeyAlgorithm, revision int64) cmapi.CertificateRequest {
+		cr := cmapi.CertificateRequest{}
+		cr.Name = requestName(v1alpha1.CertificateSecretName("web", algorithm), revision)
+		cr.Annotations = annotationsOf(algorithm, revision, record{})
+		return cr
+	}
+	secrets := []metav1.PartialObjectMetadata{secret("web-ml-dsa-65", true), secret("web-ml-dsa-65-next", true), secret("web-ecdsa-p256", true), secret("web-ecdsa-p256-next", true),
+		secret("web-rsa-2048", true), secret("somebodys", false)}
+	requests := []cmapi.CertificateRequest{request("ML-DSA-65", 1), request("ML-DSA-65", 2), request("ML-DSA-65", 3), request("ML-DSA-65", 4), request("ML-DSA-65", 5), request("RSA-2048", 1)}
+	of := func(algorithm v1alpha1.KeyAlgorithm, revision, underway int64, unknown bool) outcome {
+		return outcome{status: v1alpha1.IssuedCertificate{Algorithm: algorithm, SecretName: v1alpha1.CertificateSecretName("web", algorithm), Revision: revision}, underway: underway, unknown: unknown}
+	}
+	for name, test := range map[string]struct {
+		outcomes []outcome
+		want     []string
+	}{
+		"nothing under way": {[]outcome{of("ML-DSA-65", 3, 0, false), of("ECDSA-P256", 1, 0, false)},
+			[]string{"web-ecdsa-p256-next", "web-ml-dsa-65-1", "web-ml-dsa-65-4", "web-ml-dsa-65-5", "web-ml-dsa-65-next", "web-rsa-2048", "web-rsa-2048-1"}},
+		"one under way": {[]outcome{of("ML-DSA-65", 3, 4, false), of("ECDSA-P256", 1, 0, false)},
+			[]string{"web-ecdsa-p256-next", "web-ml-dsa-65-1", "web-ml-dsa-65-5", "web-rsa-2048", "web-rsa-2048-1"}},
+		"one not known": {[]outcome{of("ML-DSA-65", 3, 0, true), of("ECDSA-P256", 1, 0, false)},
+			[]string{"web-ecdsa-p256-next", "web-rsa-2048", "web-rsa-2048-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, o := range leftovers(c, slices.Clone(secrets), slices.Clone(requests), test.outcomes) {
+				got = append(got, o.GetName())
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("%v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// Whatever a Secret holds, reading it ends in a state, never in a panic.
+func FuzzObserve(f *testing.F) {
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n"), `{"dnsNames":["a"],"issued":"2030-01-02T03:04:05Z"}`)
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		f.Fatal(err)
+	}
+	keyPEM, err := pki.MarshalKey(key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte{}, keyPEM, "{}")
+	f.Fuzz(func(t *testing.T, cert, key []byte, requested string) {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{v1alpha1.AnnotationRequested: requested}}, Data: map[string][]byte{"tls.crt": cert, "tls.key": key}}
+		s := observe("ECDSA-P256", wanted(), 0, secret)
+		if (s.Pair == nil) == (s.PairError == nil) {
+			t.Fatal("neither a pair nor an error, or both")
+		}
+		if _, message, violated := evaluate(unusable, s, issuedAt); violated && message == "" {
+			t.Fatal("a violation without a message")
+		}
+		if _, err := keypair.ParseKey(key); err != nil && len(key) > 40 && strings.Contains(err.Error(), string(key[:40])) {
+			t.Fatal("key material in an error")
+		}
+	})
+}

@@ -1,0 +1,171 @@
+// Package certificate keeps the certificates of PQCCertificates: one Secret
+// for each algorithm, issued through cert-manager CertificateRequests.
+//
+// For each certificate, policies (policy.go) decide from what there is whether
+// one has to be issued. If so, a new key is kept in a Secret of its own, a
+// CertificateRequest is made for it, and when that is signed and the
+// certificate is what was asked for, key and chain go into the certificate's
+// Secret at once (issuance.go). Everything is found by its name, so that an
+// operator that is started again goes on where it was.
+package certificate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/latewatch"
+)
+
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/finalizers,verbs=update
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconciler reconciles PQCCertificates.
+type Reconciler struct {
+	client.Client
+	// APIReader reads Secrets past the cache, which holds their metadata only.
+	APIReader client.Reader
+	Clock     clock.PassiveClock
+	Recorder  events.EventRecorder
+
+	requests *latewatch.Kind
+}
+
+// Reconcile brings the certificates of one PQCCertificate from what is to what
+// is wanted, as far as it goes now, and says in its status how far that is.
+func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Result, error) {
+	c := &v1alpha1.PQCCertificate{}
+	if err := r.Get(ctx, key.NamespacedName, c); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !c.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil // what belongs to it goes by owner references
+	}
+	if !r.requests.Known() {
+		return ctrl.Result{RequeueAfter: soon}, nil // the operator has just started
+	}
+	now := r.Clock.Now()
+	requests, err := r.ownRequests(ctx, c)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var outcomes []outcome
+	for _, algorithm := range c.Spec.Algorithms {
+		outcomes = append(outcomes, r.issue(ctx, c, algorithm, requests, now))
+	}
+	sweepErr := r.sweep(ctx, c, requests, outcomes)
+	if err := r.report(ctx, c, summarise(c, outcomes, now)); err != nil {
+		return ctrl.Result{}, err
+	}
+	after, err := nextLook(outcomes, now)
+	return ctrl.Result{RequeueAfter: after}, errors.Join(err, sweepErr)
+}
+
+// ownRequests lists the CertificateRequests of a PQCCertificate; none while
+// cert-manager is not installed.
+func (r *Reconciler) ownRequests(ctx context.Context, c *v1alpha1.PQCCertificate) ([]cmapi.CertificateRequest, error) {
+	if !r.requests.Installed() {
+		return nil, nil
+	}
+	var list cmapi.CertificateRequestList
+	if err := r.List(ctx, &list, client.InNamespace(c.Namespace), byLabel(c)); err != nil {
+		return nil, fmt.Errorf("CertificateRequests: %w", err)
+	}
+	var own []cmapi.CertificateRequest
+	for _, cr := range list.Items {
+		if metav1.IsControlledBy(&cr, c) {
+			own = append(own, cr)
+		}
+	}
+	return own, nil
+}
+
+// sweep deletes what belongs to the PQCCertificate and is of no use any more.
+func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) error {
+	secrets := &metav1.PartialObjectMetadataList{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	if err := r.List(ctx, secrets, client.InNamespace(c.Namespace), byLabel(c)); err != nil {
+		return fmt.Errorf("Secrets: %w", err)
+	}
+	var errs []error
+	for _, o := range leftovers(c, secrets.Items, requests, outcomes) {
+		errs = append(errs, r.delete(ctx, o))
+	}
+	return errors.Join(errs...)
+}
+
+// leftovers are the objects to delete: of algorithms that the spec no longer
+// names, keys of finished issuances, and CertificateRequests other than the
+// one under way, the last and the one before. It is pure.
+func leftovers(c *v1alpha1.PQCCertificate, secrets []metav1.PartialObjectMetadata, requests []cmapi.CertificateRequest, outcomes []outcome) []client.Object {
+	wanted := map[string]bool{}
+	byAlgorithm := map[string]outcome{}
+	for _, o := range outcomes {
+		wanted[o.status.SecretName] = true
+		wanted[pendingName(o.status.SecretName)] = o.underway != 0 || o.unknown
+		byAlgorithm[string(o.status.Algorithm)] = o
+	}
+	var objects []client.Object
+	for i := range secrets {
+		if s := &secrets[i]; metav1.IsControlledBy(s, c) && !wanted[s.Name] {
+			s.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+			objects = append(objects, s)
+		}
+	}
+	for i := range requests {
+		cr := &requests[i]
+		o, ok := byAlgorithm[cr.Annotations[v1alpha1.AnnotationAlgorithm]]
+		revision := revisionOf(cr)
+		switch {
+		case ok && o.unknown, ok && revision == o.underway:
+		case ok && revision <= o.status.Revision && revision >= o.status.Revision-1:
+		default:
+			objects = append(objects, cr)
+		}
+	}
+	return objects
+}
+
+// delete deletes exactly the object that was looked at.
+func (r *Reconciler) delete(ctx context.Context, o client.Object) error {
+	uid := o.GetUID()
+	err := r.Delete(ctx, o, client.Preconditions{UID: &uid})
+	if apierrors.IsConflict(err) {
+		return nil // another one of the name has taken its place
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func byLabel(c *v1alpha1.PQCCertificate) client.MatchingLabels {
+	return client.MatchingLabels{v1alpha1.LabelCertificate: v1alpha1.LabelValue(c.Name)}
+}
+
+// nextLook is when time alone changes something; the error is of those
+// certificates that failed for a reason of the moment.
+func nextLook(outcomes []outcome, now time.Time) (time.Duration, error) {
+	var next time.Duration
+	var errs []error
+	for _, o := range outcomes {
+		errs = append(errs, o.failure())
+		if after := o.lookAfter(now); after > 0 && (next == 0 || after < next) {
+			next = after
+		}
+	}
+	return next, errors.Join(errs...)
+}

@@ -1,0 +1,115 @@
+package certificate
+
+import (
+	"encoding/json"
+	"net"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/pki"
+)
+
+// record is what a PQCCertificate asks of one certificate. It is kept with
+// everything that is made for it, so that a change of the spec is seen by
+// comparing, whatever an issuer made of it.
+type record struct {
+	CommonName  string                   `json:"commonName,omitempty"`
+	DNSNames    []string                 `json:"dnsNames,omitempty"`
+	IPAddresses []string                 `json:"ipAddresses,omitempty"`
+	IsCA        bool                     `json:"isCA,omitempty"`
+	Duration    metav1.Duration          `json:"duration"`
+	Issuer      v1alpha1.IssuerReference `json:"issuerRef"`
+	// Renew is the value of the annotation qtls.dev/renew.
+	Renew string `json:"renew,omitempty"`
+	// Issued is when the certificate came: what renewal counts from.
+	Issued *metav1.Time `json:"issued,omitempty"`
+}
+
+// recordOf reads what a PQCCertificate asks for.
+func recordOf(c *v1alpha1.PQCCertificate) record {
+	r := record{
+		CommonName: c.Spec.CommonName,
+		IsCA:       c.Spec.IsCA,
+		Duration:   metav1.Duration{Duration: defaultDuration},
+		Issuer:     c.Spec.IssuerRef,
+		Renew:      c.Annotations[v1alpha1.AnnotationRenew],
+	}
+	if c.Spec.Duration != nil {
+		r.Duration = *c.Spec.Duration
+	}
+	for _, n := range c.Spec.DNSNames {
+		r.DNSNames = append(r.DNSNames, string(n))
+	}
+	for _, a := range c.Spec.IPAddresses {
+		r.IPAddresses = append(r.IPAddresses, net.ParseIP(a).String()) // the API admits nothing else
+	}
+	slices.Sort(r.DNSNames)
+	slices.Sort(r.IPAddresses)
+	r.IPAddresses = slices.Compact(r.IPAddresses) // ::1 and 0::1
+	return r
+}
+
+// parseRecord reads an annotation's value. One that does not parse is empty,
+// and thus differs from whatever is asked for.
+func parseRecord(value string) record {
+	var r record
+	if json.Unmarshal([]byte(value), &r) != nil {
+		return record{}
+	}
+	return r
+}
+
+func (r record) String() string {
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // strings, numbers and times always marshal
+	}
+	return string(data)
+}
+
+// changes names the fields of the spec in which what is wanted differs from r.
+func (r record) changes(want record) []string {
+	var fields []string
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"commonName", r.CommonName == want.CommonName},
+		{"dnsNames", slices.Equal(r.DNSNames, want.DNSNames)},
+		{"ipAddresses", slices.Equal(r.IPAddresses, want.IPAddresses)},
+		{"isCA", r.IsCA == want.IsCA},
+		{"duration", r.Duration == want.Duration},
+		{"issuerRef", r.Issuer == want.Issuer},
+	} {
+		if !f.same {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// fulfils says whether what was asked with r is what is wanted. To take the
+// annotation qtls.dev/renew away asks for nothing.
+func (r record) fulfils(want record) bool {
+	return len(r.changes(want)) == 0 && (want.Renew == "" || r.Renew == want.Renew)
+}
+
+func (r record) names() pki.Names {
+	n := pki.Names{CommonName: r.CommonName, DNSNames: r.DNSNames}
+	for _, a := range r.IPAddresses {
+		n.IPAddresses = append(n.IPAddresses, net.ParseIP(a))
+	}
+	return n
+}
+
+// issuer in words, as in `PQCIssuer "root"`.
+func (r record) issuer() string {
+	kind := r.Issuer.Kind
+	if r.Issuer.Group != v1alpha1.GroupName {
+		kind += "." + r.Issuer.Group
+	}
+	return strings.TrimSpace(kind + ` "` + r.Issuer.Name + `"`)
+}

@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// apply writes the gateway's objects by server-side apply: what an agent needs
+// before what names it.
+func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan, now time.Time) error {
+	agentSecret, err := r.agentSecret(ctx, g, now)
+	if err != nil {
+		return err
+	}
+	objects := []client.Object{resources.ServiceAccount(g), resources.Role(g, p.Secrets()), resources.RoleBinding(g)}
+	if agentSecret != nil {
+		objects = append(objects, agentSecret)
+	}
+	if p.Published() {
+		data, err := p.data(in.Endpoints)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, resources.DataPlane(g, data))
+	}
+	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g), resources.Deployment(g, r.Settings))
+	for _, o := range objects {
+		if err := r.applyObject(ctx, g, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyObject applies one object, unless one of its name is there already that
+// this gateway does not own.
+func (r *Reconciler) applyObject(ctx context.Context, g *v1alpha1.QTLSGateway, o client.Object) error {
+	kind := o.GetObjectKind().GroupVersionKind()
+	existing := &metav1.PartialObjectMetadata{}
+	existing.SetGroupVersionKind(kind)
+	err := r.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
+	}
+	if err == nil && !metav1.IsControlledBy(existing, g) {
+		// No event tells that the name is free: it is looked at again.
+		return conditions.Waiting(lookForFreeName, v1alpha1.ReasonNotApplied,
+			"%s %q exists in namespace %q and is not this gateway's; delete or rename it, or rename the gateway", kind.Kind, o.GetName(), o.GetNamespace())
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	unstructured.RemoveNestedField(u.Object, "status") // what a typed object always writes and nobody meant
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
+	}
+	return nil
+}
+
+// agentSecret is the agents' certificate when it has to be made or renewed.
+func (r *Reconciler) agentSecret(ctx context.Context, g *v1alpha1.QTLSGateway, now time.Time) (*corev1.Secret, error) {
+	authority, err := r.Authority.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{}
+	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: resources.AgentSecretName(g.Name)}, secret)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("Secret %s: %w", resources.AgentSecretName(g.Name), err)
+	}
+	if err == nil && authority.AgentCurrent(secret.Data, key(g), now) {
+		return nil, nil
+	}
+	data, err := authority.Agent(key(g), now)
+	if err != nil {
+		return nil, err
+	}
+	return resources.AgentSecret(g, data), nil
+}

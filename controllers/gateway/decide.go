@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/rollout"
+)
+
+// plan is what is to be published, and why it may not be all that is wanted.
+type plan struct {
+	// Wanted is the target that the spec stands for; zero when there is none.
+	Wanted dataplane.Target
+	// Assignment and Revisions to publish; without a stable revision there is
+	// nothing to publish yet.
+	Assignment dataplane.Assignment
+	Revisions  map[string]dataplane.Revision
+	// Held says that what is published stays, because of a problem.
+	Held bool
+	// Waiting says that a certificate is being issued and worth a moment.
+	Waiting bool
+	// Rejection by a pod of what is wanted, if any.
+	Rejection *dataplane.Rejection
+}
+
+// Published says whether there is anything to run.
+func (p plan) Published() bool { return p.Assignment.Stable.Revision != "" }
+
+// Secrets that pods need for any of the revisions.
+func (p plan) Secrets() []string {
+	var names []string
+	for _, r := range p.Revisions {
+		for _, c := range r.Certificates {
+			names = append(names, c.Secret)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// decide is pure.
+func decide(in inputs, now time.Time) (plan, error) {
+	holds := func(p resolve.Problem) bool { return p.Holds }
+	fatal := func(p resolve.Problem) bool { return p.Fatal }
+	switch {
+	case in.Published != nil && slices.ContainsFunc(in.Problems, holds):
+		return plan{Assignment: in.Published.Assignment, Revisions: in.Published.Revisions, Held: true}, nil
+	case slices.ContainsFunc(in.Problems, fatal), len(in.Model.Ports) == 0:
+		return plan{Waiting: issuing(in.Problems)}, nil
+	case in.Published == nil && issuing(in.Problems) && now.Before(in.Gateway.CreationTimestamp.Add(issuingGrace)):
+		return plan{Waiting: true}, nil
+	}
+	revision, err := haproxy.Render(in.Model)
+	if err != nil {
+		return plan{}, fmt.Errorf("configuration of QTLSGateway %s: %w", key(in.Gateway), err)
+	}
+	wanted := dataplane.Target{Revision: revision.Name(), Generation: in.Gateway.Generation}
+	var before *dataplane.Assignment
+	known := map[string]dataplane.Revision{}
+	if in.Published != nil {
+		before, known = &in.Published.Assignment, in.Published.Revisions
+	}
+	p := plan{Wanted: wanted, Assignment: rollout.Plan(before, wanted, in.Observed), Revisions: map[string]dataplane.Revision{}}
+	p.Rejection = rollout.Rejection(wanted, in.Observed)
+	for _, name := range p.names() {
+		if name == wanted.Revision {
+			p.Revisions[name] = revision
+		} else {
+			p.Revisions[name] = known[name]
+		}
+	}
+	return p, nil
+}
+
+func (p plan) names() []string {
+	names := []string{p.Assignment.Stable.Revision}
+	if c := p.Assignment.Candidate; c != nil {
+		names = append(names, c.Revision)
+	}
+	return names
+}
+
+func issuing(problems []resolve.Problem) bool {
+	return slices.ContainsFunc(problems, func(p resolve.Problem) bool { return p.Reason == v1alpha1.ReasonCertificateNotReady })
+}
+
+// data of the gateway's ConfigMap.
+func (p plan) data(endpoints dataplane.Endpoints) (map[string]string, error) {
+	data := map[string]string{}
+	put := func(key string, value any) error {
+		b, err := json.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		data[key] = string(b)
+		return nil
+	}
+	for name, revision := range p.Revisions {
+		if err := put(dataplane.RevisionKey(name), revision); err != nil {
+			return nil, err
+		}
+	}
+	if err := put(dataplane.KeyEndpoints, endpoints); err != nil {
+		return nil, err
+	}
+	return data, put(dataplane.KeyAssignment, p.Assignment)
+}

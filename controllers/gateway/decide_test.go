@@ -1,0 +1,242 @@
+package gateway
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/rollout"
+)
+
+var now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+
+// sound is a gateway whose every reference resolves, made an hour ago, with
+// two pods and nothing published yet.
+func sound() inputs {
+	certificate := model.Certificate{Secret: "web-ecdsa-p256", Algorithm: "ECDSA-P256", HandshakeSchemes: []uint16{0x0403}, NotAfter: now.Add(time.Hour).Unix(), SerialNumber: "5e"}
+	in := inputs{
+		Gateway: &v1alpha1.QTLSGateway{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 3, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
+			Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](2), PolicyRef: v1alpha1.PolicyReference{Name: "hybrid-v1", Mode: "Prefer"},
+				Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS}}},
+		},
+		Model: model.Gateway{Namespace: "shop", Name: "web", DrainTimeoutSeconds: 30,
+			TLS: model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Curves: "X25519MLKEM768", SignatureAlgorithms: "ecdsa_secp256r1_sha256"},
+			Ports: []model.Port{{Number: 443, Listeners: []model.Listener{{Name: "https", Protocol: v1alpha1.ProtocolHTTPS,
+				Certificates: []model.Certificate{certificate}, Backends: []model.Backend{{Group: "shop:http", Weight: 1}}}}}}},
+		Unknown: map[string]error{},
+	}
+	return in
+}
+
+func (in *inputs) add(name string, ready bool, status *dataplane.Status) {
+	in.Pods = append(in.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	in.Observed = append(in.Observed, rollout.Pod{Name: name, Ready: ready, Status: status})
+	if status == nil {
+		in.Unknown[name] = errors.New("connection refused")
+	}
+}
+
+// publish makes what is decided now what was published before.
+func publish(t *testing.T, in *inputs) plan {
+	t.Helper()
+	p := mustDecide(t, *in)
+	in.Published = &published{Assignment: p.Assignment, Revisions: p.Revisions}
+	return p
+}
+
+func mustDecide(t *testing.T, in inputs) plan {
+	t.Helper()
+	p, err := decide(in, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func condition(t *testing.T, status v1alpha1.QTLSGatewayStatus, kind string) metav1.Condition {
+	t.Helper()
+	c := meta.FindStatusCondition(status.Conditions, kind)
+	if c == nil {
+		t.Fatalf("no condition %s in %+v", kind, status.Conditions)
+	}
+	if c.ObservedGeneration != 3 {
+		t.Errorf("condition %s is of generation %d, want 3", kind, c.ObservedGeneration)
+	}
+	return *c
+}
+
+func TestTheFirstConfigurationIsPublishedAtOnce(t *testing.T) {
+	p := mustDecide(t, sound())
+	if !p.Published() || p.Assignment.Stable.Generation != 3 || p.Assignment.Candidate != nil {
+		t.Fatalf("assignment %+v, want generation 3 stable", p.Assignment)
+	}
+	if got := p.Secrets(); !slices.Equal(got, []string{"web-ecdsa-p256"}) {
+		t.Errorf("secrets %v", got)
+	}
+	data, err := p.data(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{dataplane.KeyAssignment, dataplane.KeyEndpoints, dataplane.RevisionKey(p.Assignment.Stable.Revision)}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(data)); !slices.Equal(got, want) {
+		t.Errorf("keys %v, want %v", got, want)
+	}
+}
+
+func TestANewConfigurationIsTriedByOnePod(t *testing.T) {
+	in := sound()
+	first := publish(t, &in)
+	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.add("web-2", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.Model.TLS.Curves = "MLKEM1024"
+	in.Gateway.Generation = 3
+	p := publish(t, &in)
+	if p.Assignment.Candidate == nil || p.Assignment.CandidatePod != "web-1" || p.Assignment.Stable.Revision != first.Assignment.Stable.Revision {
+		t.Fatalf("assignment %+v, want the first stable and web-1 to try the second", p.Assignment)
+	}
+	if len(p.Revisions) != 2 {
+		t.Errorf("%d revisions are published, want both", len(p.Revisions))
+	}
+	c := condition(t, summarise(in, p, nil, now), v1alpha1.ConditionProgrammed)
+	if c.Status != "False" || c.Reason != v1alpha1.ReasonProgressing || !strings.Contains(c.Message, "web-1") {
+		t.Errorf("Programmed %+v, want progressing on web-1", c)
+	}
+
+	in.Observed[0].Status = &dataplane.Status{Running: first.Assignment.Stable,
+		Rejected: &dataplane.Rejection{Target: *p.Assignment.Candidate, Message: "unable to set TLS 1.3 curves list"}}
+	refused := publish(t, &in)
+	c = condition(t, summarise(in, refused, nil, now), v1alpha1.ConditionProgrammed)
+	if c.Reason != v1alpha1.ReasonConfigurationRejected || !strings.Contains(c.Message, "unable to set TLS 1.3 curves list") || !strings.Contains(c.Message, "served on") {
+		t.Errorf("Programmed %+v, want HAProxy's message and that the last good one serves on", c)
+	}
+
+	in.Observed[0].Status = &dataplane.Status{Running: *p.Assignment.Candidate}
+	done := mustDecide(t, in)
+	if done.Assignment.Candidate != nil || done.Assignment.Stable != *p.Assignment.Candidate || len(done.Revisions) != 1 {
+		t.Errorf("assignment %+v with %d revisions, want the second stable, alone", done.Assignment, len(done.Revisions))
+	}
+}
+
+func TestAProblemHoldsWhatIsPublished(t *testing.T) {
+	in := sound()
+	first := publish(t, &in)
+	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.add("web-2", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.Gateway.Status = summarise(in, first, nil, now)
+	in.Problems = []resolve.Problem{{Listener: "https", Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotFound, Message: "there is no Secret", Holds: true}}
+	in.Model.Ports = nil
+
+	p := mustDecide(t, in)
+	if !p.Held || p.Assignment != first.Assignment {
+		t.Fatalf("plan %+v, want what was published, held", p)
+	}
+	status := summarise(in, p, nil, now)
+	if c := condition(t, status, v1alpha1.ConditionReady); c.Status != "False" || c.Reason != v1alpha1.ReasonCertificateNotFound {
+		t.Errorf("Ready %+v", c)
+	}
+	if c := condition(t, status, v1alpha1.ConditionProgrammed); c.Reason != v1alpha1.ReasonPending || !strings.Contains(c.Message, "last good") {
+		t.Errorf("Programmed %+v", c)
+	}
+	if status.Pods != "2/2" || status.CertificateAlgorithms != "ECDSA-P256" {
+		t.Errorf("pods %s, certificates %s: both pods serve on as before", status.Pods, status.CertificateAlgorithms)
+	}
+}
+
+func TestANewGatewayWaitsAMomentForAllAlgorithms(t *testing.T) {
+	in := sound()
+	in.Problems = []resolve.Problem{{Listener: "https", Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotReady, Holds: true, Message: "not issued yet"}}
+	in.Gateway.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
+	p := mustDecide(t, in)
+	if p.Published() || !p.Waiting {
+		t.Fatalf("plan %+v, want nothing yet", p)
+	}
+	if next := nextLook(in, p, now); next > issuingGrace+time.Second {
+		t.Errorf("it is looked at again in %s, want when the moment is over", next)
+	}
+	in.Gateway.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+	if p := mustDecide(t, in); !p.Published() {
+		t.Error("after that it does not serve with what there is")
+	}
+}
+
+func TestProgrammedSaysWhatIsBetween(t *testing.T) {
+	in := sound()
+	p := publish(t, &in)
+	target := p.Assignment.Stable
+	for _, tc := range []struct {
+		name   string
+		set    func(*inputs)
+		apply  error
+		reason string
+		says   string
+		ready  string
+	}{
+		{"no pods yet", func(*inputs) {}, nil, v1alpha1.ReasonPodsNotReady, "pods are being created", "PodsNotReady"},
+		{"replicas is 0", func(in *inputs) { in.Gateway.Spec.Replicas = ptr.To[int32](0) }, nil, v1alpha1.ReasonNoPods, "spec.replicas is 0", "NoPods"},
+		{"all run it", func(in *inputs) {
+			in.add("a", true, &dataplane.Status{Running: target})
+			in.add("b", true, &dataplane.Status{Running: target})
+		}, nil, v1alpha1.ReasonProgrammed, "all 2 ready pods run generation 3", "Ready"},
+		{"one pod is not ready", func(in *inputs) {
+			in.add("a", true, &dataplane.Status{Running: target})
+			in.add("b", false, nil)
+			in.Pods[1].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "haproxy", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+		}, nil, v1alpha1.ReasonProgrammed, "all 1 ready pods", "PodsNotReady"},
+		{"one runs an earlier generation", func(in *inputs) {
+			in.add("a", true, &dataplane.Status{Running: target})
+			in.add("b", true, &dataplane.Status{Running: dataplane.Target{Revision: "old", Generation: 1}})
+		}, nil, v1alpha1.ReasonProgressing, "pod b runs generation 1", "Progressing"},
+		{"an agent does not answer", func(in *inputs) {
+			in.add("a", true, &dataplane.Status{Running: target})
+			in.add("b", true, nil)
+		}, nil, v1alpha1.ReasonAgentUnreachable, "pod b: connection refused", "AgentUnreachable"},
+		{"an agent had no time to answer", func(in *inputs) {
+			in.add("a", true, nil)
+			in.Unknown["a"] = observe.ErrNotYet
+		}, nil, v1alpha1.ReasonProgressing, "pod a: its agent has not answered yet", "Progressing"},
+		{"an agent refuses a new certificate", func(in *inputs) {
+			in.add("a", true, &dataplane.Status{Running: target, Certificates: []dataplane.CertificateStatus{{Secret: "web-ecdsa-p256", Error: "the key does not match"}}})
+		}, nil, v1alpha1.ReasonCertificateRejected, `Secret "web-ecdsa-p256": the key does not match`, "CertificateRejected"},
+		{"an object could not be applied", func(*inputs) {}, errors.New(`Service "web-gateway" exists`), v1alpha1.ReasonNotApplied, `Service "web-gateway" exists`, "NotApplied"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := in
+			in.Gateway = in.Gateway.DeepCopy()
+			in.Pods, in.Observed, in.Unknown = nil, nil, map[string]error{}
+			tc.set(&in)
+			status := summarise(in, mustDecide(t, in), tc.apply, now)
+			c := condition(t, status, v1alpha1.ConditionProgrammed)
+			if c.Reason != tc.reason || !strings.Contains(c.Message, tc.says) {
+				t.Errorf("Programmed %s %q, want %s saying %q", c.Reason, c.Message, tc.reason, tc.says)
+			}
+			if r := condition(t, status, v1alpha1.ConditionReady); r.Reason != tc.ready {
+				t.Errorf("Ready %s %q, want %s", r.Reason, r.Message, tc.ready)
+			}
+		})
+	}
+}
+
+func TestATransitionTimeMovesOnlyWithTheStatus(t *testing.T) {
+	in := sound()
+	p := publish(t, &in)
+	in.Gateway.Status = summarise(in, p, nil, now)
+	later := summarise(in, p, nil, now.Add(time.Hour))
+	if !equalStatus(in.Gateway.Status, later) {
+		t.Error("nothing changed, and yet the status is another: it would be written for ever")
+	}
+}

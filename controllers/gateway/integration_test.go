@@ -1,0 +1,315 @@
+//go:build integration
+
+package gateway
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/policy/shipped"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// start runs the controller, as the operator does, against the real API server.
+func start(t *testing.T) (c client.Client, namespace string, stop func()) {
+	t.Helper()
+	c = testenv.Client(t)
+	namespace = testenv.Namespace(t, c)
+	policies, err := shipped.Policies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range policies {
+		if err := c.Create(t.Context(), p.DeepCopy()); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	return c, namespace, run(t, namespace)
+}
+
+func run(t *testing.T, namespace string) (stop func()) {
+	t.Helper()
+	mgr := testenv.Manager(t)
+	authority := &Authority{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: namespace, Clock: clock.RealClock{}}
+	changes := make(chan event.GenericEvent, 100)
+	observer := observe.New(t.Context(), mtls.StatusPort, authority.HTTPClient, func(n types.NamespacedName) {})
+	r := &Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("test"),
+		Settings: resources.Settings{Image: "gateway:test", ImagePullPolicy: corev1.PullIfNotPresent}, Observer: observer, Authority: authority, Changes: changes}
+	if err := r.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Start(t, mgr)
+}
+
+func create(t *testing.T, c client.Client, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatalf("%T %s: %v", o, o.GetName(), err)
+		}
+	}
+}
+
+func webGateway(namespace string) *v1alpha1.QTLSGateway {
+	return &v1alpha1.QTLSGateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec: v1alpha1.QTLSGatewaySpec{Listeners: []v1alpha1.Listener{{
+			Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"},
+			CertificateRefs: []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "web-tls"}},
+			Backends:        []v1alpha1.BackendReference{{Name: "web", Port: intstr.FromInt32(80)}},
+		}}},
+	}
+}
+
+func webSecret(t *testing.T, namespace string) *corev1.Secret {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(0x77), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+	}}
+}
+
+func webService(namespace string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+}
+
+// has waits until a condition of the gateway has a reason and says something.
+func has(t *testing.T, c client.Client, g *v1alpha1.QTLSGateway, kind, reason, says string) {
+	t.Helper()
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(g), g); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(g.Status.Conditions, kind)
+		if got == nil || got.Reason != reason || !strings.Contains(got.Message, says) || got.ObservedGeneration != g.Generation {
+			return fmt.Errorf("condition %s is %+v at generation %d; want reason %s saying %q", kind, got, g.Generation, reason, says)
+		}
+		return nil
+	})
+}
+
+// assignment reads what the agents of the gateway are told.
+func assignment(ctx context.Context, c client.Client, namespace string) (dataplane.Assignment, dataplane.Endpoints, error) {
+	cm := &corev1.ConfigMap{}
+	var a dataplane.Assignment
+	var e dataplane.Endpoints
+	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: dataplane.ObjectName("web")}, cm); err != nil {
+		return a, e, err
+	}
+	if err := json.Unmarshal([]byte(cm.Data[dataplane.KeyEndpoints]), &e); err != nil {
+		return a, e, err
+	}
+	return a, e, json.Unmarshal([]byte(cm.Data[dataplane.KeyAssignment]), &a)
+}
+
+func TestAGatewayBecomesItsObjects(t *testing.T) {
+	c, ns, _ := start(t)
+	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))
+	g := webGateway(ns)
+	has(t, c, g, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPodsNotReady, "pods are being created")
+	if g.Status.Pods != "0/2" || g.Status.Policy != "hybrid-v1 (Prefer)" || g.Status.CertificateAlgorithms != "ECDSA-P256" {
+		t.Errorf("status: pods %q, policy %q, certificates %q", g.Status.Pods, g.Status.Policy, g.Status.CertificateAlgorithms)
+	}
+	if len(g.Status.Certificates) != 1 || g.Status.Certificates[0].SerialNumber != "77" {
+		t.Errorf("certificates %+v, want the one of serial 77", g.Status.Certificates)
+	}
+	for name, o := range map[string]client.Object{
+		"web-gateway": &appsv1.Deployment{}, "web-gateway ": &corev1.Service{}, "web-gateway  ": &corev1.ServiceAccount{},
+		"web-gateway   ": &rbacv1.Role{}, "web-gateway    ": &rbacv1.RoleBinding{}, "web-gateway     ": &policyv1.PodDisruptionBudget{},
+		"web-dataplane": &corev1.ConfigMap{}, "web-agent-tls": &corev1.Secret{},
+	} {
+		testenv.Eventually(t, func(ctx context.Context) error {
+			return c.Get(ctx, client.ObjectKey{Namespace: ns, Name: strings.TrimSpace(name)}, o)
+		})
+		if !metav1.IsControlledBy(o, g) {
+			t.Errorf("%T %s is not the gateway's: deleting the gateway would leave it", o, o.GetName())
+		}
+	}
+	a, _, err := assignment(t.Context(), c, ns)
+	if err != nil || a.Stable.Generation != g.Generation || a.Stable.Revision != g.Status.Revision {
+		t.Errorf("assignment %+v (%v), want the status's revision %s at generation %d", a, err, g.Status.Revision, g.Generation)
+	}
+}
+
+func TestDriftIsPutBack(t *testing.T) {
+	c, ns, _ := start(t)
+	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))
+	d := &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: ns, Name: "web-gateway"}
+	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, d) })
+	d.Spec.Template.Spec.Containers[0].Image = "evil:1"
+	if err := c.Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := c.Get(ctx, key, d); err != nil {
+			return err
+		}
+		if got := d.Spec.Template.Spec.Containers[0].Image; got != "gateway:test" {
+			return fmt.Errorf("image %s", got)
+		}
+		return nil
+	})
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-gateway"}}
+	if err := c.Delete(t.Context(), role); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, role) })
+}
+
+func TestWhatBelongsToSomebodyElseIsLeftAlone(t *testing.T) {
+	c, ns, _ := start(t)
+	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-gateway"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}
+	create(t, c, webSecret(t, ns), webService(ns), theirs, webGateway(ns))
+	g := webGateway(ns)
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonNotApplied, `Service "web-gateway" exists in namespace`)
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || theirs.Spec.Ports[0].Port != 1 || len(theirs.OwnerReferences) > 0 {
+		t.Errorf("their Service was changed: %+v (%v)", theirs.Spec, err)
+	}
+	if err := c.Delete(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPodsNotReady, "")
+}
+
+func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {
+	c, ns, _ := start(t)
+	g := webGateway(ns)
+	create(t, c, g)
+	has(t, c, g, v1alpha1.ConditionReady, v1alpha1.ReasonCertificateNotFound, `there is no Secret "web-tls"`)
+	if _, _, err := assignment(t.Context(), c, ns); !apierrors.IsNotFound(err) {
+		t.Errorf("without a certificate something is published: %v", err)
+	}
+	secret := webSecret(t, ns)
+	create(t, c, secret)
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonBackendNotFound, `there is no Service "web"`)
+	create(t, c, webService(ns))
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
+
+	endpoints := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To[int32](8080)}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.9"}}},
+	}
+	create(t, c, endpoints)
+	testenv.Eventually(t, func(ctx context.Context) error {
+		_, got, err := assignment(ctx, c, ns)
+		if err != nil || len(got["web:80"]) != 1 || got["web:80"][0] != (dataplane.Endpoint{Address: "10.0.0.9", Port: 8080}) {
+			return fmt.Errorf("endpoints %+v (%v)", got, err)
+		}
+		return nil
+	})
+
+	before, _, err := assignment(t.Context(), c, ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "the last good one, is served on")
+	after, _, err := assignment(t.Context(), c, ns)
+	if err != nil || after.Stable != before.Stable {
+		t.Errorf("without its Secret the gateway is told %+v (%v), want what it was: %+v", after, err, before)
+	}
+}
+
+func TestARestartChangesNothing(t *testing.T) {
+	c, ns, stop := start(t)
+	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))
+	g := webGateway(ns)
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
+	versions := func() string {
+		var out []string
+		for _, o := range []client.Object{&appsv1.Deployment{}, &corev1.Service{}, &rbacv1.Role{}} {
+			if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web-gateway"}, o); err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, o.GetResourceVersion())
+		}
+		for _, o := range []client.Object{&corev1.ConfigMap{}} {
+			if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web-dataplane"}, o); err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, o.GetResourceVersion())
+		}
+		secret := &corev1.Secret{}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web-agent-tls"}, secret); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(append(out, secret.ResourceVersion), " ")
+	}
+	testenv.Eventually(t, func(ctx context.Context) error {
+		return c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, &appsv1.Deployment{})
+	})
+	before := versions()
+	stop()
+	run(t, ns)
+	testenv.Never(t, 2*time.Second, func(context.Context) error {
+		if now := versions(); now != before {
+			return fmt.Errorf("resource versions %s, before the restart %s", now, before)
+		}
+		return nil
+	})
+}
+
+func TestAPolicyThatAppearsIsTaken(t *testing.T) {
+	c, ns, _ := start(t)
+	g := webGateway(ns)
+	g.Spec.PolicyRef = v1alpha1.PolicyReference{Name: "own-" + ns, Mode: v1alpha1.PolicyModeRequire}
+	create(t, c, webSecret(t, ns), webService(ns), g)
+	has(t, c, g, v1alpha1.ConditionAccepted, v1alpha1.ReasonPolicyNotFound, "there is no QTLSPolicy")
+	create(t, c, &v1alpha1.QTLSPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own-" + ns}, Spec: v1alpha1.QTLSPolicySpec{
+		Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"MLKEM768"},
+		SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65"}, CipherSuites: []v1alpha1.CipherSuite{"TLS_AES_256_GCM_SHA384"}}})
+	has(t, c, g, v1alpha1.ConditionAccepted, v1alpha1.ReasonCertificateAgainstPolicy, "accepts none of web-tls (ECDSA-P256)")
+}

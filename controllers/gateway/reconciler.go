@@ -1,0 +1,172 @@
+// Package gateway reconciles QTLSGateways. Data flows one way: what the user
+// asks for and what it refers to (fetch) becomes a model (resolve), the model a
+// revision (haproxy), and a decision which pod runs which revision (rollout);
+// the objects are applied, the pods observed, and the status says the result.
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways/finalizers,verbs=update
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlspolicies;pqccertificates,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets;configmaps;services;serviceaccounts,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
+
+// issuingGrace is how long a new gateway waits for all the algorithms of a
+// certificate before it serves with those that there are.
+const issuingGrace = 15 * time.Second
+
+// lookAgain bounds how long nothing is looked at: for certificates that expire
+// and for the agents' own, which are renewed long before their end.
+const lookAgain = 6 * time.Hour
+
+// lookForFreeName is how often it is looked whether a name that somebody else
+// had is free.
+const lookForFreeName = 10 * time.Second
+
+// Reconciler reconciles QTLSGateways.
+type Reconciler struct {
+	client.Client
+	// APIReader reads Secrets and ConfigMaps past the cache, which holds their
+	// metadata only.
+	APIReader client.Reader
+	Clock     clock.PassiveClock
+	Recorder  events.EventRecorder
+	Settings  resources.Settings
+	// Observer says what the agents run.
+	Observer *observe.Observer
+	// Authority signs the agents' certificates.
+	Authority *Authority
+	// Changes brings the gateways whose pods have news.
+	Changes <-chan event.GenericEvent
+}
+
+// Reconcile brings one gateway from what is to what is wanted, as far as it
+// goes now, and says in its status how far that is.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	g := &v1alpha1.QTLSGateway{}
+	if err := r.Get(ctx, request.NamespacedName, g); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Observer.Follow(request.NamespacedName, nil)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !g.DeletionTimestamp.IsZero() {
+		r.Observer.Follow(request.NamespacedName, nil)
+		return ctrl.Result{}, nil // what belongs to it goes by owner references
+	}
+
+	now := r.Clock.Now()
+	in, err := r.fetch(ctx, g)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	in.Model, in.Problems = resolve.Resolve(g, in.Objects, now)
+	plan, err := decide(in, now)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	applyErr := r.apply(ctx, g, in, plan, now)
+	r.Observer.Follow(request.NamespacedName, followed(in.Pods))
+	if err := r.report(ctx, g, summarise(in, plan, applyErr, now)); err != nil {
+		return ctrl.Result{}, err
+	}
+	if p, ok := conditions.AsProblem(applyErr); ok {
+		return ctrl.Result{RequeueAfter: p.After}, nil
+	}
+	if applyErr != nil {
+		return ctrl.Result{}, applyErr
+	}
+	return ctrl.Result{RequeueAfter: nextLook(in, plan, now)}, nil
+}
+
+// nextLook is when time alone changes something.
+func nextLook(in inputs, p plan, now time.Time) time.Duration {
+	next := lookAgain
+	soon := func(at time.Time) {
+		if d := at.Sub(now); d > 0 && d < next {
+			next = d + time.Second
+		}
+	}
+	for _, port := range in.Model.Ports {
+		for _, l := range port.Listeners {
+			for _, c := range l.Certificates {
+				soon(time.Unix(c.NotAfter, 0))
+			}
+		}
+	}
+	if p.Waiting {
+		soon(in.Gateway.CreationTimestamp.Add(issuingGrace))
+	}
+	return next
+}
+
+func followed(pods []corev1.Pod) []observe.Pod {
+	var out []observe.Pod
+	for _, p := range pods {
+		if p.Status.PodIP != "" && p.Status.Phase == corev1.PodRunning {
+			out = append(out, observe.Pod{UID: p.UID, Name: p.Name, IP: p.Status.PodIP})
+		}
+	}
+	return out
+}
+
+// report writes the status when it has changed, and an event when a condition
+// has.
+func (r *Reconciler) report(ctx context.Context, g *v1alpha1.QTLSGateway, status v1alpha1.QTLSGatewayStatus) error {
+	before := g.DeepCopy()
+	g.Status = status
+	if equalStatus(before.Status, status) {
+		return nil
+	}
+	if err := r.Status().Patch(ctx, g, client.MergeFrom(before)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("status of QTLSGateway %s: %w", client.ObjectKeyFromObject(g), err))
+	}
+	said := map[string]bool{} // Ready repeats what another condition says
+	for _, c := range changedConditions(before.Status.Conditions, status.Conditions) {
+		if said[c.Message] {
+			continue
+		}
+		said[c.Message] = true
+		kind := corev1.EventTypeNormal
+		if c.Status == "False" && !quietReasons[c.Reason] {
+			kind = corev1.EventTypeWarning
+		}
+		r.Recorder.Eventf(g, nil, kind, c.Reason, c.Type, "%s", conditions.Shorten(c.Message, 900))
+	}
+	return nil
+}
+
+// quietReasons are False for a while in the ordinary course of things.
+var quietReasons = map[string]bool{
+	v1alpha1.ReasonPending: true, v1alpha1.ReasonProgressing: true, v1alpha1.ReasonPodsNotReady: true,
+	v1alpha1.ReasonCertificateNotReady: true, v1alpha1.ReasonNoPods: true,
+}
+
+func key(g *v1alpha1.QTLSGateway) types.NamespacedName { return client.ObjectKeyFromObject(g) }

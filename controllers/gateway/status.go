@@ -1,0 +1,318 @@
+package gateway
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/rollout"
+)
+
+// verdict is what a condition says: ok means True.
+type verdict struct {
+	ok      bool
+	reason  string
+	message string
+}
+
+func (v verdict) status() metav1.ConditionStatus {
+	if v.ok {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}
+
+// summarise says in a status what was observed. It is pure.
+func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGatewayStatus {
+	g := in.Gateway
+	status := v1alpha1.QTLSGatewayStatus{
+		ObservedGeneration: g.Generation,
+		Conditions:         slices.Clone(g.Status.Conditions),
+		Selector:           labels.SelectorFromSet(resources.Selector(g.Name)).String(),
+		Revision:           p.Assignment.Stable.Revision,
+		Policy:             fmt.Sprintf("%s (%s)", g.Spec.PolicyRef.Name, g.Spec.PolicyRef.Mode),
+		Addresses:          addresses(in.Service),
+	}
+	for _, pod := range in.Observed {
+		if pod.Terminating {
+			continue
+		}
+		status.Replicas++
+		if pod.Ready && p.Published() && pod.Runs(p.Assignment.For(pod.Name)) && !p.Held {
+			status.ReadyReplicas++
+		} else if pod.Ready && p.Held && pod.Status != nil {
+			status.ReadyReplicas++ // it serves the last good configuration
+		}
+	}
+	status.Pods = fmt.Sprintf("%d/%d", status.ReadyReplicas, resources.Replicas(g))
+	status.Certificates, status.CertificateAlgorithms = served(in.Model)
+	if p.Held {
+		status.Certificates, status.CertificateAlgorithms = g.Status.Certificates, g.Status.CertificateAlgorithms
+	}
+	status.Listeners = listeners(in, g.Status.Listeners, now)
+
+	accepted := verdictOf(in.Problems, v1alpha1.ConditionAccepted, verdict{true, v1alpha1.ReasonAccepted, "the spec is valid"})
+	resolved := verdictOf(in.Problems, v1alpha1.ConditionResolvedRefs, verdict{true, v1alpha1.ReasonResolvedRefs, "every reference exists and is fit for its use"})
+	programmed := programmed(in, p, applyErr)
+	ready := verdict{true, v1alpha1.ReasonReady, fmt.Sprintf("%s pods serve generation %d", status.Pods, g.Generation)}
+	for _, v := range []verdict{accepted, resolved, programmed} {
+		if !v.ok {
+			ready = v
+			break
+		}
+	}
+	if ready.ok && status.ReadyReplicas < resources.Replicas(g) {
+		ready = verdict{false, v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%s pods are ready: %s", status.Pods, unready(in))}
+	}
+	for _, c := range []struct {
+		kind string
+		v    verdict
+	}{
+		{v1alpha1.ConditionAccepted, accepted},
+		{v1alpha1.ConditionResolvedRefs, resolved},
+		{v1alpha1.ConditionProgrammed, programmed},
+		{v1alpha1.ConditionReady, ready},
+	} {
+		conditions.Set(&status.Conditions, c.kind, c.v.status(), c.v.reason, c.v.message, g.Generation, now)
+	}
+	return status
+}
+
+// verdictOf joins the problems of one condition: the reason is the first's,
+// those that hold the configuration before those that do not.
+func verdictOf(problems []resolve.Problem, condition string, fine verdict) verdict {
+	var mine []resolve.Problem
+	for _, p := range problems {
+		if p.Condition == condition {
+			mine = append(mine, p)
+		}
+	}
+	if len(mine) == 0 {
+		return fine
+	}
+	slices.SortStableFunc(mine, func(a, b resolve.Problem) int { return cmp.Compare(rank(a), rank(b)) })
+	var messages []string
+	for _, p := range mine {
+		if !slices.Contains(messages, p.Message) {
+			messages = append(messages, p.Message)
+		}
+	}
+	return verdict{false, mine[0].Reason, strings.Join(messages, "; ")}
+}
+
+func rank(p resolve.Problem) int {
+	switch {
+	case p.Fatal:
+		return 0
+	case p.Holds:
+		return 1
+	}
+	return 2
+}
+
+// programmed says whether every ready pod runs what the spec stands for.
+func programmed(in inputs, p plan, applyErr error) verdict {
+	g := in.Gateway
+	switch {
+	case applyErr != nil:
+		return verdict{false, v1alpha1.ReasonNotApplied, applyErr.Error()}
+	case p.Held:
+		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served while a reference or field is wrong (see the other conditions); generation %d, the last good one, is served on",
+			g.Generation, p.Assignment.Stable.Generation)}
+	case !p.Published():
+		return verdict{false, v1alpha1.ReasonPending, "there is nothing to serve yet (see the other conditions)"}
+	case p.Rejection != nil:
+		keeps := "the last good configuration is served on"
+		if p.Assignment.Candidate == nil {
+			keeps = "there is no earlier configuration to serve"
+		}
+		return verdict{false, v1alpha1.ReasonConfigurationRejected, fmt.Sprintf("HAProxy refuses the configuration of generation %d, and %s: %s",
+			p.Rejection.Target.Generation, keeps, p.Rejection.Message)}
+	case resources.Replicas(g) == 0:
+		return verdict{false, v1alpha1.ReasonNoPods, "spec.replicas is 0: nothing is served; set it to 1 or more"}
+	case p.Assignment.Candidate != nil:
+		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("pod %s tries the configuration of generation %d first", p.Assignment.CandidatePod, g.Generation)}
+	}
+
+	ready := 0
+	var behind, unknown, refused []string
+	for _, pod := range in.Observed {
+		if !pod.Ready || pod.Terminating {
+			continue
+		}
+		ready++
+		if errors.Is(in.Unknown[pod.Name], observe.ErrNotYet) {
+			behind = append(behind, fmt.Sprintf("pod %s: %v", pod.Name, in.Unknown[pod.Name]))
+			continue
+		}
+		if pod.Status == nil {
+			unknown = append(unknown, fmt.Sprintf("pod %s: %v", pod.Name, in.Unknown[pod.Name]))
+			continue
+		}
+		if !pod.Runs(p.Assignment.Stable) {
+			behind = append(behind, fmt.Sprintf("pod %s runs generation %d", pod.Name, pod.Status.Running.Generation))
+		}
+		for _, c := range pod.Status.Certificates {
+			if c.Error != "" {
+				refused = append(refused, fmt.Sprintf("pod %s serves on the former certificate of Secret %q: %s", pod.Name, c.Secret, c.Error))
+			}
+		}
+	}
+	switch {
+	case ready == 0:
+		return verdict{false, v1alpha1.ReasonPodsNotReady, "no pod is ready: " + unready(in)}
+	case len(unknown) > 0:
+		return verdict{false, v1alpha1.ReasonAgentUnreachable, "the agents of these pods do not answer the operator on port 8404 (a NetworkPolicy?): " + strings.Join(unknown, "; ")}
+	case len(behind) > 0:
+		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("generation %d is on its way: %s", g.Generation, strings.Join(behind, "; "))}
+	case len(refused) > 0:
+		return verdict{false, v1alpha1.ReasonCertificateRejected, strings.Join(refused, "; ")}
+	}
+	return verdict{true, v1alpha1.ReasonProgrammed, fmt.Sprintf("all %d ready pods run generation %d", ready, g.Generation)}
+}
+
+// unready says what the pods that are not ready wait for.
+func unready(in inputs) string {
+	var reasons []string
+	for i, pod := range in.Pods {
+		if in.Observed[i].Ready || in.Observed[i].Terminating {
+			continue
+		}
+		reasons = append(reasons, fmt.Sprintf("pod %s: %s", pod.Name, podWaitsFor(pod, in.Observed[i])))
+	}
+	if len(reasons) == 0 {
+		return "pods are being created"
+	}
+	return strings.Join(reasons, "; ")
+}
+
+func podWaitsFor(pod corev1.Pod, observed rollout.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Message
+		}
+	}
+	if s := observed.Status; s != nil {
+		if s.Rejected != nil {
+			return s.Rejected.Message
+		}
+		for _, c := range s.Certificates {
+			if c.Error != "" {
+				return fmt.Sprintf("Secret %q: %s", c.Secret, c.Error)
+			}
+		}
+		if s.Waiting != "" {
+			return s.Waiting
+		}
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, c := range statuses {
+			if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" {
+				return strings.TrimSuffix(fmt.Sprintf("container %s: %s: %s", c.Name, w.Reason, w.Message), ": ")
+			}
+			if t := c.LastTerminationState.Terminated; t != nil && !c.Ready {
+				return fmt.Sprintf("container %s ended with %s (exit code %d)", c.Name, t.Reason, t.ExitCode)
+			}
+		}
+	}
+	return "starting"
+}
+
+// served lists the certificates of the model.
+func served(m model.Gateway) ([]v1alpha1.ServedCertificate, string) {
+	bySecret := map[string]model.Certificate{}
+	for _, p := range m.Ports {
+		for _, l := range p.Listeners {
+			for _, c := range l.Certificates {
+				bySecret[c.Secret] = c
+			}
+		}
+	}
+	var certificates []v1alpha1.ServedCertificate
+	var names []string
+	for _, c := range bySecret {
+		certificates = append(certificates, v1alpha1.ServedCertificate{
+			SecretName: c.Secret, Algorithm: string(c.Algorithm), SerialNumber: c.SerialNumber, NotAfter: metav1.Unix(c.NotAfter, 0)})
+	}
+	slices.SortFunc(certificates, func(a, b v1alpha1.ServedCertificate) int { return cmp.Compare(a.SecretName, b.SecretName) })
+	for _, c := range certificates {
+		names = append(names, c.Algorithm)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(resolve.Strength(v1alpha1.KeyAlgorithm(b)), resolve.Strength(v1alpha1.KeyAlgorithm(a))), cmp.Compare(a, b))
+	})
+	return certificates, strings.Join(slices.Compact(names), ",")
+}
+
+func listeners(in inputs, before []v1alpha1.ListenerStatus, now time.Time) []v1alpha1.ListenerStatus {
+	var out []v1alpha1.ListenerStatus
+	for _, l := range in.Gateway.Spec.Listeners {
+		s := v1alpha1.ListenerStatus{Name: l.Name}
+		for _, old := range before {
+			if old.Name == l.Name {
+				s.Conditions = slices.Clone(old.Conditions)
+			}
+		}
+		for _, b := range l.Backends {
+			s.Endpoints += int32(len(in.Endpoints[resolve.GroupName(b)]))
+		}
+		var mine []resolve.Problem
+		for _, p := range in.Problems {
+			if p.Listener == l.Name {
+				p.Condition = v1alpha1.ConditionResolvedRefs
+				mine = append(mine, p)
+			}
+		}
+		v := verdictOf(mine, v1alpha1.ConditionResolvedRefs, verdict{true, v1alpha1.ReasonResolvedRefs, "every reference exists and is fit for its use"})
+		conditions.Set(&s.Conditions, v1alpha1.ConditionResolvedRefs, v.status(), v.reason, v.message, in.Gateway.Generation, now)
+		out = append(out, s)
+	}
+	return out
+}
+
+func addresses(s *corev1.Service) []v1alpha1.GatewayAddress {
+	if s == nil {
+		return nil
+	}
+	var out []v1alpha1.GatewayAddress
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		if i.IP != "" {
+			out = append(out, v1alpha1.GatewayAddress{Type: "IPAddress", Value: i.IP})
+		}
+		if i.Hostname != "" {
+			out = append(out, v1alpha1.GatewayAddress{Type: "Hostname", Value: i.Hostname})
+		}
+	}
+	if len(out) == 0 && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone {
+		out = append(out, v1alpha1.GatewayAddress{Type: "IPAddress", Value: s.Spec.ClusterIP})
+	}
+	return out[:min(len(out), 16)]
+}
+
+func equalStatus(a, b v1alpha1.QTLSGatewayStatus) bool { return reflect.DeepEqual(a, b) }
+
+// changedConditions are those whose status or reason is not what it was.
+func changedConditions(before, after []metav1.Condition) []metav1.Condition {
+	var changed []metav1.Condition
+	for _, c := range after {
+		if old := meta.FindStatusCondition(before, c.Type); old == nil || old.Status != c.Status || old.Reason != c.Reason {
+			changed = append(changed, c)
+		}
+	}
+	return changed
+}

@@ -1,0 +1,80 @@
+package issuer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/issuers"
+)
+
+// secretIndex finds the issuers that name a Secret.
+const secretIndex = "spec.ca.secretRefs.name"
+
+// SetupWithManager registers a controller and its watches for each kind.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	for kind, list := range map[string]func() client.ObjectList{
+		issuers.Kind:        func() client.ObjectList { return &v1alpha1.PQCIssuerList{} },
+		issuers.ClusterKind: func() client.ObjectList { return &v1alpha1.PQCClusterIssuerList{} },
+	} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), issuers.New(kind), secretIndex, issuers.SecretNames); err != nil {
+			return fmt.Errorf("index of %s by Secret: %w", kind, err)
+		}
+		err := ctrl.NewControllerManagedBy(mgr).
+			Named(strings.ToLower(kind)).
+			For(issuers.New(kind), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			// Metadata only: no Secret's content stays in memory.
+			WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
+				return r.naming(ctx, kind, list(), secret)
+			})).
+			Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+				issuer := issuers.New(kind)
+				issuer.SetNamespace(request.Namespace)
+				issuer.SetName(request.Name)
+				return r.reconcile(ctx, issuer)
+			}))
+		if err != nil {
+			return fmt.Errorf("controller of %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// naming lists the issuers of a kind that name a Secret.
+func (r *Reconciler) naming(ctx context.Context, kind string, list client.ObjectList, secret client.Object) []reconcile.Request {
+	namespace := secret.GetNamespace()
+	if kind == issuers.ClusterKind {
+		if namespace != r.Namespace {
+			return nil
+		}
+		namespace = ""
+	}
+	if err := r.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{secretIndex: secret.GetName()}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the issuers that name a Secret", "kind", kind, "secret", client.ObjectKeyFromObject(secret))
+		return nil
+	}
+	var requests []reconcile.Request
+	add := func(o client.Object) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+	}
+	switch l := list.(type) {
+	case *v1alpha1.PQCIssuerList:
+		for i := range l.Items {
+			add(&l.Items[i])
+		}
+	case *v1alpha1.PQCClusterIssuerList:
+		for i := range l.Items {
+			add(&l.Items[i])
+		}
+	}
+	return requests
+}

@@ -1,0 +1,90 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+func newClient(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+}
+
+func TestMissingPoliciesAreCreatedAndOthersLeftAsTheyAre(t *testing.T) {
+	kept := &v1alpha1.QTLSPolicy{}
+	kept.Name, kept.Spec.Description = "hybrid-v1", "as an earlier release shipped it"
+	c := newClient(t, interceptor.Funcs{}, kept)
+
+	if err := (&Installer{Client: c}).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	var all v1alpha1.QTLSPolicyList
+	if err := c.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	descriptions := map[string]string{}
+	for _, p := range all.Items {
+		descriptions[p.Name] = p.Spec.Description
+	}
+	if len(descriptions) != 4 || descriptions["cnsa2-v1"] == "" || descriptions["pqc-only-v1"] == "" || descriptions["compatible-v1"] == "" {
+		t.Errorf("there are %v, want the four shipped policies", descriptions)
+	}
+	if got := descriptions["hybrid-v1"]; got != kept.Spec.Description {
+		t.Errorf("hybrid-v1 was changed: %q", got)
+	}
+}
+
+func TestAnAPIServerThatDoesNotTakeAPolicyIsAskedAgain(t *testing.T) {
+	before := retry
+	retry.Duration = time.Millisecond
+	t.Cleanup(func() { retry = before })
+	refused := 0
+	c := newClient(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if refused < 2 {
+				refused++
+				return errors.New("not now")
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	})
+
+	if err := (&Installer{Client: c}).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	var all v1alpha1.QTLSPolicyList
+	if err := c.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	if refused != 2 || len(all.Items) != 4 {
+		t.Errorf("after %d refusals there are %d policies, want 4 after 2", refused, len(all.Items))
+	}
+}
+
+func TestTheOperatorsEndEndsTheInstaller(t *testing.T) {
+	c := newClient(t, interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return errors.New("never")
+		},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := (&Installer{Client: c}).Start(ctx); err != nil {
+		t.Errorf("the end of the operator is not an error: %v", err)
+	}
+}
