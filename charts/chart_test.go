@@ -1,0 +1,297 @@
+//go:build chart
+
+package charts
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"qtls.dev/qtls/internal/version"
+)
+
+func operator(r rendered) *appsv1.Deployment {
+	return get[*appsv1.Deployment](r, "Deployment qtls-system/qtls")
+}
+
+func TestTheChartIsOfTheProgramsVersion(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("qtls", "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct{ Version, AppVersion string }
+	if err := yaml.Unmarshal(data, &chart); err != nil {
+		t.Fatal(err)
+	}
+	if chart.Version != version.Version || chart.AppVersion != version.Version {
+		t.Errorf("Chart.yaml says version %s, appVersion %s; internal/version says %s", chart.Version, chart.AppVersion, version.Version)
+	}
+}
+
+func TestHelmLintFindsNothing(t *testing.T) {
+	if out, err := helmCommand(t, "lint", "--strict", "--quiet", "--kube-version", oldest, "qtls").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestWhatIsInstalledByDefault(t *testing.T) {
+	r := render(t, "")
+	kinds := map[string]int{}
+	for key := range r.objects {
+		kind, _, _ := strings.Cut(key, " ")
+		kinds[kind]++
+	}
+	want := map[string]int{
+		"CustomResourceDefinition": 5, "Deployment": 1, "Service": 1, "ServiceAccount": 1,
+		"ClusterRole":        4,                   // the operator's, the approver's, view and edit
+		"ClusterRoleBinding": 2,                   // the operator's, the approver's
+		"Role":               1, "RoleBinding": 1, // of the operator's own namespace
+	}
+	if d := cmp.Diff(want, kinds); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestDefinitionsAreThoseOfConfig(t *testing.T) {
+	r := render(t, "")
+	paths, err := filepath.Glob(filepath.Join("..", "config", "crd", "*.yaml"))
+	if err != nil || len(paths) != r.count("CustomResourceDefinition") {
+		t.Fatalf("config/crd holds %d definitions, the chart %d (%v)", len(paths), r.count("CustomResourceDefinition"), err)
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(data, &want); err != nil {
+			t.Fatal(err)
+		}
+		got := get[*apiextensionsv1.CustomResourceDefinition](r, "CustomResourceDefinition "+want.Name)
+		if d := cmp.Diff(want.Spec, got.Spec); d != "" {
+			t.Errorf("%s: %s", want.Name, d)
+		}
+		if got.Annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s would go with the release, and every gateway with it", want.Name)
+		}
+	}
+}
+
+func TestDefinitionsCanBeLeftOutOrGoWithTheRelease(t *testing.T) {
+	if n := render(t, "crds: {install: false}").count("CustomResourceDefinition"); n != 0 {
+		t.Errorf("%d definitions in spite of crds.install=false", n)
+	}
+	r := render(t, "crds: {keep: false}")
+	d := get[*apiextensionsv1.CustomResourceDefinition](r, "CustomResourceDefinition qtlsgateways.qtls.dev")
+	if v, kept := d.Annotations["helm.sh/resource-policy"]; kept {
+		t.Errorf("helm.sh/resource-policy is %q in spite of crds.keep=false", v)
+	}
+}
+
+func TestTheOperatorPodIsRestricted(t *testing.T) {
+	pod := operator(render(t, "")).Spec.Template.Spec
+	if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot ||
+		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("the pod's security context is %v", pod.SecurityContext)
+	}
+	for _, c := range pod.Containers {
+		s := c.SecurityContext
+		if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 {
+			t.Errorf("container %s: security context %v", c.Name, s)
+		}
+		if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+			t.Errorf("container %s: resources %v", c.Name, c.Resources)
+		}
+		if c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil {
+			t.Errorf("container %s lacks a probe", c.Name)
+		}
+	}
+}
+
+func TestArgumentsOfTheOperator(t *testing.T) {
+	always := []string{
+		"--leader-elect", "--namespace=$(POD_NAMESPACE)", "--gateway-image=ghcr.io/qtls-dev/qtls-gateway:" + version.Version,
+		"--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
+	}
+	for values, want := range map[string][]string{
+		"":                            nil,
+		"watchNamespaces: [one, two]": {"--watch-namespaces=one,two"},
+		"logLevel: DEBUG":             {"--log-level=DEBUG"},
+		"gatewayImage: {tag: v2}":     {"--gateway-image=ghcr.io/qtls-dev/qtls-gateway:v2"},
+		"gatewayImage: {pullPolicy: Always, pullSecrets: [a, b]}": {
+			"--gateway-image-pull-policy=Always", "--gateway-image-pull-secrets=a,b",
+		},
+	} {
+		got := operator(render(t, values)).Spec.Template.Spec.Containers[0].Args
+		replaced := func(arg string) bool {
+			name, _, _ := strings.Cut(arg, "=")
+			return slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(w, name+"=") })
+		}
+		expected := slices.Concat(slices.DeleteFunc(slices.Clone(always), replaced), want)
+		slices.Sort(expected)
+		if got := slices.Sorted(slices.Values(got)); !slices.Equal(got, expected) {
+			t.Errorf("%s: arguments %q, want %q", values, got, expected)
+		}
+	}
+}
+
+func TestImages(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	r := render(t, `
+imageRegistry: registry.example.com/mirror
+imagePullSecrets: [credentials]
+image: {tag: v9, digest: "`+digest+`", pullPolicy: Always}
+`)
+	pod := operator(r).Spec.Template.Spec
+	if got, want := pod.Containers[0].Image, "registry.example.com/mirror/qtls-operator:v9@"+digest; got != want {
+		t.Errorf("image %q, want %q", got, want)
+	}
+	if got := pod.Containers[0].ImagePullPolicy; got != corev1.PullAlways {
+		t.Errorf("pull policy %s", got)
+	}
+	if len(pod.ImagePullSecrets) != 1 || pod.ImagePullSecrets[0].Name != "credentials" {
+		t.Errorf("pull secrets %v", pod.ImagePullSecrets)
+	}
+}
+
+func TestPlacement(t *testing.T) {
+	r := render(t, `
+nodeSelector: {kubernetes.io/os: linux}
+tolerations: [{key: dedicated, operator: Exists}]
+affinity: {nodeAffinity: {}}
+priorityClassName: system-cluster-critical
+podAnnotations: {example.com/a: b}
+podLabels: {example.com/team: platform}
+topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
+`)
+	d := operator(r)
+	pod := d.Spec.Template.Spec
+	if pod.NodeSelector["kubernetes.io/os"] != "linux" || len(pod.Tolerations) != 1 || pod.Affinity == nil || pod.PriorityClassName != "system-cluster-critical" {
+		t.Errorf("placement is lost: %v", pod)
+	}
+	if d.Spec.Template.Annotations["example.com/a"] != "b" || d.Spec.Template.Labels["example.com/team"] != "platform" {
+		t.Errorf("annotations %v, labels %v", d.Spec.Template.Annotations, d.Spec.Template.Labels)
+	}
+	c := pod.TopologySpreadConstraints
+	if len(c) != 1 || c[0].MaxSkew != 2 || !maps.Equal(c[0].LabelSelector.MatchLabels, d.Spec.Selector.MatchLabels) {
+		t.Errorf("spread %v, want the one given with the operator's selector", c)
+	}
+	if c := operator(render(t, "")).Spec.Template.Spec.TopologySpreadConstraints; len(c) != 2 {
+		t.Errorf("default spread %v, want over nodes and zones", c)
+	}
+}
+
+func TestSeveralOperatorsGetADisruptionBudget(t *testing.T) {
+	if n := render(t, "").count("PodDisruptionBudget"); n != 0 {
+		t.Error("one operator with a budget keeps its node from being drained")
+	}
+	r := render(t, "replicas: 3")
+	budget := get[*policyv1.PodDisruptionBudget](r, "PodDisruptionBudget qtls-system/qtls")
+	if d := operator(r); *d.Spec.Replicas != 3 || !maps.Equal(budget.Spec.Selector.MatchLabels, d.Spec.Selector.MatchLabels) {
+		t.Errorf("%d replicas, budget over %v", *d.Spec.Replicas, budget.Spec.Selector)
+	}
+	if n := render(t, "{replicas: 3, podDisruptionBudget: {enabled: false}}").count("PodDisruptionBudget"); n != 0 {
+		t.Error("a budget in spite of podDisruptionBudget.enabled=false")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := render(t, `
+watchNamespaces: [one]
+metrics:
+  serviceMonitor: {enabled: true, interval: 5s, labels: {release: prometheus}}
+  podMonitor: {enabled: true, interval: 7s}
+`)
+	service := get[*corev1.Service](r, "Service qtls-system/qtls-metrics")
+	if pod := operator(r).Spec.Template; !isSubset(service.Spec.Selector, pod.Labels) {
+		t.Errorf("the Service selects %v, the pods have %v", service.Spec.Selector, pod.Labels)
+	}
+	monitor := get[*unstructured.Unstructured](r, "ServiceMonitor qtls-system/qtls")
+	selected, _, _ := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
+	if !isSubset(selected, service.Labels) {
+		t.Errorf("the ServiceMonitor selects %v, the Service has %v", selected, service.Labels)
+	}
+	if monitor.GetLabels()["release"] != "prometheus" {
+		t.Errorf("labels %v", monitor.GetLabels())
+	}
+	pods := get[*unstructured.Unstructured](r, "PodMonitor qtls-system/qtls-gateways")
+	if names, _, _ := unstructured.NestedStringSlice(pods.Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(names, []string{"one"}) {
+		t.Errorf("the PodMonitor looks into %v, want the namespaces that are served", names)
+	}
+	if n := render(t, "metrics: {service: {enabled: false}}").count("Service"); n != 0 {
+		t.Error("a Service in spite of metrics.service.enabled=false")
+	}
+}
+
+func isSubset(of, all map[string]string) bool {
+	for k, v := range of {
+		if all[k] != v {
+			return false
+		}
+	}
+	return len(of) > 0
+}
+
+func TestTheNetworkPolicyLeavesTheMetricsPortOpen(t *testing.T) {
+	r := render(t, "networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}")
+	p := get[*networkingv1.NetworkPolicy](r, "NetworkPolicy qtls-system/qtls")
+	if len(p.Spec.Ingress) != 1 || p.Spec.Ingress[0].Ports[0].Port.StrVal != "metrics" || len(p.Spec.Ingress[0].From) != 1 {
+		t.Errorf("ingress is %v", p.Spec.Ingress)
+	}
+	if len(p.Spec.Egress) > 0 || slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
+		t.Error("egress is restricted: the operator could not reach the API server and the agents")
+	}
+}
+
+func TestServiceAccount(t *testing.T) {
+	r := render(t, "serviceAccount: {name: signer, annotations: {example.com/role: x}}")
+	if a := get[*corev1.ServiceAccount](r, "ServiceAccount qtls-system/signer"); a.Annotations["example.com/role"] != "x" {
+		t.Errorf("annotations %v", a.Annotations)
+	}
+	if got := operator(r).Spec.Template.Spec.ServiceAccountName; got != "signer" {
+		t.Errorf("the pod runs as %q", got)
+	}
+	if n := render(t, "serviceAccount: {create: false, name: mine}").count("ServiceAccount"); n != 0 {
+		t.Error("a ServiceAccount in spite of serviceAccount.create=false")
+	}
+}
+
+func TestNames(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                         "qtls",
+		"nameOverride: gateways":   "qtls-gateways",
+		"fullnameOverride: pq-tls": "pq-tls",
+	} {
+		get[*appsv1.Deployment](render(t, values), "Deployment qtls-system/"+want)
+	}
+}
+
+func TestBadValuesAreRefusedByName(t *testing.T) {
+	for values, says := range map[string]string{
+		"replica: 2":                       "replica",
+		"replicas: two":                    "/replicas",
+		"logLevel: chatty":                 "/logLevel",
+		"image: {digest: latest}":          "/image/digest",
+		"image: {tag: 'a b'}":              "/image/tag",
+		"watchNamespaces: [No_Namespace]":  "/watchNamespaces/0",
+		"imageRegistry: ghcr.io/qtls-dev/": "/imageRegistry",
+		"serviceAccount: {create: false}":  "serviceAccount.name",
+		"metrics: {service: {enabled: false}, serviceMonitor: {enabled: true}}": "metrics.serviceMonitor.enabled",
+	} {
+		if out := refused(t, values); !strings.Contains(out, says) {
+			t.Errorf("%s: helm does not say %q but\n%s", values, says, out)
+		}
+	}
+}
