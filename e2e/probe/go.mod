@@ -1,0 +1,3 @@
+module qtls.dev/qtls/e2e/probe
+
+go 1.26

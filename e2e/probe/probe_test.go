@@ -1,0 +1,479 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// authority signs the certificates of a test.
+type authority struct {
+	file string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Test CA"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority{writePEM(t, "CERTIFICATE", der), cert, key}
+}
+
+// issue makes a certificate for web.example.
+func (a authority) issue(t *testing.T, serial int64) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "leaf"}, NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"web.example"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func writePEM(t *testing.T, kind string, der []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// writePair writes a certificate and its key to files.
+func writePair(t *testing.T, pair tls.Certificate) (cert, key string) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writePEM(t, "CERTIFICATE", pair.Certificate[0]), writePEM(t, "PRIVATE KEY", der)
+}
+
+// webServer answers like the echo backend and returns its address.
+func webServer(t *testing.T, config *tls.Config) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host == "elsewhere.example" {
+			w.WriteHeader(http.StatusMisdirectedRequest)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"pod": "echo-7", "path": r.URL.Path, "headers": r.Header})
+	}))
+	s.TLS = config
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals are what is tested
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// probe runs a command line and returns whether it succeeded and its answer.
+func probe[T any](t *testing.T, in io.Reader, args ...string) (bool, T) {
+	t.Helper()
+	var out bytes.Buffer
+	ok, err := run(t.Context(), args, in, &out)
+	if err != nil {
+		t.Fatalf("probe %s: %v", strings.Join(args, " "), err)
+	}
+	var answer T
+	if err := json.Unmarshal(out.Bytes(), &answer); err != nil {
+		t.Fatalf("probe %s: printed %q: %v", strings.Join(args, " "), out.String(), err)
+	}
+	return ok, answer
+}
+
+func TestOneConnectionTellsWhatWasNegotiatedAndWhoAnswered(t *testing.T) {
+	ca := newAuthority(t)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 0xabc)}, NextProtos: []string{"http/1.1"}})
+	ok, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-alpn", "http/1.1", "-http", "/a", "-header", "X-A: b", address)
+	if !ok || r.Class != Served {
+		t.Fatalf("not served: %+v", r)
+	}
+	if r.Version != "TLS 1.3" || r.Group != "X25519MLKEM768" || r.ALPN != "http/1.1" || r.Status != 200 || r.Pod != "echo-7" || r.HelloRetryRequest {
+		t.Errorf("wrong description: %+v", r)
+	}
+	if c := r.Certificate; c.Algorithm != "ECDSA-P256" || c.SerialNumber != "abc" || c.Issuer != "CN=Test CA" || r.Chain != 1 {
+		t.Errorf("wrong certificate: %+v, chain of %d", c, r.Chain)
+	}
+	if !strings.Contains(string(r.Answer), `"X-A":["b"]`) {
+		t.Errorf("the header was not sent: %s", r.Answer)
+	}
+}
+
+func TestTheOptionsBoundTheOffer(t *testing.T) {
+	ca := newAuthority(t)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}})
+	for _, c := range []struct {
+		name, group, version string
+		args                 []string
+	}{
+		{"groups", "X25519", "TLS 1.3", []string{"-groups", "X25519"}},
+		{"another group", "P-384", "TLS 1.3", []string{"-groups", "P-384"}},
+		{"version", "X25519", "TLS 1.2", []string{"-groups", "X25519", "-versions", "1.2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ok, r := probe[Result](t, nil, append(c.args, "-ca", ca.file, "-sni", "web.example", address)...)
+			if !ok || r.Group != c.group || r.Version != c.version {
+				t.Errorf("got %s over %s, want %s over %s (%s)", r.Group, r.Version, c.group, c.version, r.Error)
+			}
+		})
+	}
+}
+
+func TestEachFailureHasItsClass(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	leaf := ca.issue(t, 2)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	plain := webServer(t, &tls.Config{Certificates: []tls.Certificate{leaf}})
+	strict := webServer(t, &tls.Config{Certificates: []tls.Certificate{leaf}, CurvePreferences: []tls.CurveID{tls.X25519MLKEM768}})
+	mutual := webServer(t, &tls.Config{Certificates: []tls.Certificate{leaf}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool})
+	for _, c := range []struct {
+		name string
+		want Class
+		says string
+		args []string
+	}{
+		{"nobody listens", Connect, "refused", []string{"-ca", ca.file, "-sni", "web.example", "127.0.0.1:1"}},
+		{"no group in common", Handshake, "handshake failure", []string{"-ca", ca.file, "-sni", "web.example", "-groups", "X25519", strict}},
+		{"another CA", Verify, "unknown authority", []string{"-ca", other.file, "-sni", "web.example", plain}},
+		{"another name", Verify, "not other.example", []string{"-ca", ca.file, "-sni", "other.example", plain}},
+		{"no client certificate", Request, "certificate required", []string{"-ca", ca.file, "-sni", "web.example", "-http", "/", mutual}},
+		{"a status that is not OK", Request, "421", []string{"-ca", ca.file, "-sni", "web.example", "-http", "/", "-host", "elsewhere.example", plain}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ok, r := probe[Result](t, nil, c.args...)
+			if ok || r.Class != c.want || !strings.Contains(r.Error, c.says) {
+				t.Errorf("got %s %q, want %s with %q", r.Class, r.Error, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestAClientCertificateIsSent(t *testing.T) {
+	ca := newAuthority(t)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool})
+	cert, key := writePair(t, ca.issue(t, 3))
+	if ok, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-cert", cert, "-key", key, "-http", "/", address); !ok {
+		t.Errorf("refused: %s", r.Error)
+	}
+}
+
+func TestAnEchoIsCompared(t *testing.T) {
+	ca := newAuthority(t)
+	config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			line, _ := bufio.NewReader(conn).ReadString('\n')
+			fmt.Fprint(conn, strings.ReplaceAll(line, "bad", "good"))
+			conn.Close()
+		}
+	}()
+	if ok, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-echo", "hello", l.Addr().String()); !ok {
+		t.Errorf("the echo of hello was refused: %s", r.Error)
+	}
+	if ok, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-echo", "bad", l.Addr().String()); ok || !strings.Contains(r.Error, `got back "good\n"`) {
+		t.Errorf("another line was taken for the echo: %+v", r)
+	}
+}
+
+func TestAHelloInPiecesIsTheSameHello(t *testing.T) {
+	ca := newAuthority(t)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}})
+	for _, pieces := range [][]string{{"-fragment", "1"}, {"-fragment", "100"}, {"-segment", "1"}, {"-segment", "700", "-fragment", "333"}} {
+		t.Run(strings.Join(pieces, " "), func(t *testing.T) {
+			ok, r := probe[Result](t, nil, append(pieces, "-ca", ca.file, "-sni", "web.example", "-http", "/", address)...)
+			if !ok {
+				t.Errorf("%s: %s", r.Class, r.Error)
+			}
+		})
+	}
+}
+
+func TestRecordsAreReframedNotChanged(t *testing.T) {
+	record := func(kind byte, body string) string { return string([]byte{kind, 3, 1, 0, byte(len(body))}) + body }
+	in := record(22, "abcdefg") + record(23, "encrypted") + record(22, "h")
+	want := record(22, "abc") + record(22, "def") + record(22, "g") + record(23, "encrypted") + record(22, "h")
+	if got := string(refragment([]byte(in), 3)); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAHelloThatIsNeverFinished(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	type seen struct {
+		bytes int
+		eof   bool
+	}
+	got := make(chan seen, 1)
+	go func() { // reads for 200 ms, then sends an alert and closes
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			b, err := io.ReadAll(conn)
+			got <- seen{len(b), err == nil}
+			_, _ = conn.Write([]byte{21, 3, 1, 0, 2, 2, 40})
+			conn.Close()
+		}
+	}()
+	ca := newAuthority(t)
+	ok, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-stop-after", "100", l.Addr().String())
+	if s := <-got; s != (seen{100, false}) {
+		t.Errorf("the server saw %+v, want 100 bytes and no end", s)
+	}
+	if !ok || r.Class != Partial || r.Closed.Received != "15030100020228" || r.Closed.AfterMS < 150 || r.Closed.StillOpen {
+		t.Errorf("wrong account of the end: %+v %+v", r, r.Closed)
+	}
+	_, _ = probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-stop-after", "100", "-hang-up", l.Addr().String())
+	if s := <-got; s != (seen{100, true}) {
+		t.Errorf("the server saw %+v, want 100 bytes and the end", s)
+	}
+	_, r = probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-stop-after", "100", "-timeout", "50ms", l.Addr().String())
+	if !r.Closed.StillOpen {
+		t.Errorf("a server that waits longer was taken for one that closed: %+v", r.Closed)
+	}
+}
+
+func TestLoadCountsEveryConnection(t *testing.T) {
+	ca := newAuthority(t)
+	var connections atomic.Int64
+	leaves := []tls.Certificate{ca.issue(t, 0x11), ca.issue(t, 0x22)}
+	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		n := connections.Add(1)
+		if n%5 == 0 {
+			return nil, fmt.Errorf("none today")
+		}
+		return &leaves[n%2], nil
+	}}
+	address := webServer(t, config)
+	ok, s := probe[Summary](t, nil, "-ca", ca.file, "-sni", "web.example", "-http", "/", "-n", "50", address)
+	if ok || s.Total != 50 || s.Succeeded != 40 || s.Failed != 10 || s.ByClass[Handshake] != 10 || s.ByClass[Served] != 40 {
+		t.Errorf("wrong counts: %+v", s)
+	}
+	if s.BySerial["11"] != 20 || s.BySerial["22"] != 20 || s.ByPod["echo-7"] != 40 || s.ByAlgorithm["ECDSA-P256"] != 40 || s.ByGroup["X25519MLKEM768"] != 40 {
+		t.Errorf("wrong division: %+v", s)
+	}
+	if len(s.Failures) != 10 || s.HandshakeP50 <= 0 || s.HandshakeP99 < s.HandshakeP50 || s.HandshakeMost < s.HandshakeP99 {
+		t.Errorf("wrong times or failures: %+v", s)
+	}
+}
+
+func TestLoadGoesOnUntilInputEndsAtItsRate(t *testing.T) {
+	ca := newAuthority(t)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}})
+	in, stop := io.Pipe()
+	go func() {
+		time.Sleep(500 * time.Millisecond)
+		stop.Close()
+	}()
+	ok, s := probe[Summary](t, in, "-ca", ca.file, "-sni", "web.example", "-n", "5", "-until-stdin-closes", "-rate", "50", "-c", "4", address)
+	if !ok || s.Total < 10 || s.Total > 30 {
+		t.Errorf("%d connections in half a second at 50 a second: %+v", s.Total, s)
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	values := make([]float64, 100)
+	for i := range values {
+		values[i] = float64(i + 1)
+	}
+	for q, want := range map[float64]float64{0.5: 50, 0.99: 99, 1: 100, 0.001: 1} {
+		if got := quantile(values, q); got != want {
+			t.Errorf("quantile %v of 1..100 is %v, want %v", q, got, want)
+		}
+	}
+	if got := quantile(nil, 0.5); got != 0 {
+		t.Errorf("quantile of nothing is %v", got)
+	}
+}
+
+func TestWatchPrintsEachChangeOnce(t *testing.T) {
+	ca := newAuthority(t)
+	leaves := []tls.Certificate{ca.issue(t, 0x11), ca.issue(t, 0x22)}
+	turn := make(chan int, 1)
+	turn <- 0
+	address := webServer(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		n := <-turn
+		turn <- n + 1
+		return &leaves[min(n/3, 1)], nil
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	var out bytes.Buffer
+	if _, err := run(ctx, []string{"-ca", ca.file, "-sni", "web.example", "-watch", "10ms", address}, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	var serials []string
+	for line := range strings.Lines(out.String()) {
+		var c Change
+		if err := json.Unmarshal([]byte(line), &c); err != nil || c.Address != address || c.Algorithm != "ECDSA-P256" || c.Error != "" {
+			t.Errorf("unexpected line %q (%v)", line, err)
+		}
+		serials = append(serials, c.SerialNumber)
+	}
+	if !slices.Equal(serials, []string{"11", "22"}) {
+		t.Errorf("saw %v, want 11 and then 22", serials)
+	}
+}
+
+func TestTheOfferIsToldAsSent(t *testing.T) {
+	ca := newAuthority(t)
+	address := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 2)}})
+	_, r := probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-groups", "X25519MLKEM768,X25519", "-versions", "1.3", address)
+	h := r.Offered
+	if h.ServerName != "web.example" || !slices.Equal(h.Versions, []string{"0x0304"}) ||
+		!slices.Equal(h.Groups, []string{"X25519MLKEM768", "X25519"}) || !slices.Equal(h.KeyShares, []string{"X25519MLKEM768", "X25519"}) {
+		t.Errorf("wrong offer: %+v", h)
+	}
+	if !slices.Contains(h.SignatureAlgorithms, "ecdsa_secp256r1_sha256") {
+		t.Errorf("wrong signature algorithms: %v", h.SignatureAlgorithms)
+	}
+	// Releases of Go differ in signature_algorithms; none so far says in extension 50 that it verifies ML-DSA chains.
+	if slices.Contains(h.SignatureAlgorithmsCert, "mldsa65") {
+		t.Errorf("Go offers to verify ML-DSA chains now: revise the e2e tests' expectations (%v)", h.SignatureAlgorithmsCert)
+	}
+}
+
+func TestObserveReadsAnotherClientsHello(t *testing.T) {
+	address := freeAddress(t)
+	go func() {
+		for range 100 {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			_ = tls.Client(&wiredConn{Conn: conn, wire: wire{fragment: 50, segment: 30}}, &tls.Config{ServerName: "seen.example", RootCAs: x509.NewCertPool()}).Handshake()
+			return
+		}
+	}()
+	ok, h := probe[Hello](t, nil, "-observe", address)
+	if !ok || h.ServerName != "seen.example" || !slices.Contains(h.KeyShares, "X25519MLKEM768") {
+		t.Errorf("wrong offer: %+v", h)
+	}
+}
+
+func TestRelayCutsUpAnotherClientsHello(t *testing.T) {
+	ca := newAuthority(t)
+	server := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 0x5)}})
+	for _, pieces := range [][]string{{"-segment", "3"}, {"-fragment", "10"}} {
+		address := freeAddress(t)
+		done := make(chan error, 1)
+		go func() {
+			_, err := run(t.Context(), append(pieces, "-relay", address, server), nil, io.Discard)
+			done <- err
+		}()
+		var r Result
+		for range 100 {
+			if _, r = probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-http", "/", address); r.Class != Connect {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if !r.OK || r.Certificate.SerialNumber != "5" {
+			t.Errorf("%v: %s %s", pieces, r.Class, r.Error)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestADamagedHelloIsAnError(t *testing.T) {
+	for name, records := range map[string][]byte{
+		"nothing":       nil,
+		"not TLS":       []byte("GET / HTTP/1.1\r\n\r\n"),
+		"a ServerHello": {22, 3, 3, 0, 4, 2, 0, 0, 0},
+		"cut off":       {22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3},
+		"empty body":    {22, 3, 1, 0, 4, 1, 0, 0, 0},
+	} {
+		if h, err := readHello(records); err == nil {
+			t.Errorf("%s: read as %+v", name, h)
+		}
+	}
+}
+
+func TestACommandLineThatCannotVerifyIsRefused(t *testing.T) {
+	for _, args := range [][]string{
+		{},
+		{"-sni", "a", "127.0.0.1:1"},
+		{"-ca", "f", "127.0.0.1:1"},
+		{"-ca", "f", "-sni", "a", "127.0.0.1:1", "127.0.0.1:2"},
+		{"-ca", "f", "-sni", "a", "-cert", "x", "127.0.0.1:1"},
+		{"-ca", "/nowhere", "-sni", "a", "127.0.0.1:1"},
+		{"-ca", os.Args[0], "-sni", "a", "127.0.0.1:1"},
+	} {
+		if _, err := run(t.Context(), args, nil, io.Discard); err == nil {
+			t.Errorf("accepted: %v", args)
+		}
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
