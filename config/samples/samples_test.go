@@ -1,0 +1,224 @@
+//go:build integration
+
+// Package samples tests the samples: the API server accepts each of them, and
+// what they refer to is there.
+package samples
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/testenv"
+	"qtls.dev/qtls/internal/version"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// base is the sample that the others build on.
+const base = "quickstart.yaml"
+
+func files(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob("*.yaml")
+	if err != nil || !slices.Contains(found, base) {
+		t.Fatalf("samples are %v (%v)", found, err)
+	}
+	return found
+}
+
+func read(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	docs := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for {
+		u := &unstructured.Unstructured{}
+		err := docs.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if len(u.Object) > 0 {
+			objects = append(objects, u)
+		}
+	}
+}
+
+// restricted makes a namespace that takes restricted pods only.
+func restricted(t *testing.T, c client.Client) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "samples-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	if err := c.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}}
+	if err := c.Create(t.Context(), account); err != nil { // no controller makes it here
+		t.Fatal(err)
+	}
+	return namespace.Name
+}
+
+func TestTheAPIServerAcceptsEachSample(t *testing.T) {
+	c := testenv.Client(t)
+	namespace := restricted(t, c)
+	for _, file := range files(t) {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			for _, o := range read(t, file) {
+				o.SetNamespace(namespace)
+				if err := c.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+					t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+				}
+			}
+		})
+	}
+}
+
+// The API server of this test enforces the restricted standard on pods, not on
+// what makes them.
+func TestPodTemplatesOfSamplesAreRestricted(t *testing.T) {
+	c := testenv.Client(t)
+	namespace := restricted(t, c)
+	tried := 0
+	for _, file := range files(t) {
+		for _, o := range read(t, file) {
+			if o.GetKind() != "Deployment" {
+				continue
+			}
+			d := into[appsv1.Deployment](t, o)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: d.Name}, Spec: d.Spec.Template.Spec}
+			if err := c.Create(t.Context(), pod, client.DryRunAll); err != nil {
+				t.Errorf("%s: pods of Deployment %s: %v", file, d.Name, err)
+			}
+			tried++
+		}
+	}
+	if tried == 0 {
+		t.Error("no sample has a Deployment")
+	}
+}
+
+func into[T any](t *testing.T, o *unstructured.Unstructured) *T {
+	t.Helper()
+	v := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, v, true); err != nil {
+		t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	}
+	return v
+}
+
+func TestWhatASampleRefersToIsThere(t *testing.T) {
+	for _, file := range files(t) {
+		objects := read(t, file)
+		if file != base {
+			objects = append(objects, read(t, base)...)
+		}
+		there := map[string]bool{}
+		for _, o := range objects {
+			there[o.GetKind()+" "+o.GetName()] = true
+			if o.GetKind() == "PQCCertificate" {
+				for _, algorithm := range into[v1alpha1.PQCCertificate](t, o).Spec.Algorithms {
+					there["Secret "+o.GetName()+"-"+strings.ToLower(string(algorithm))] = true
+				}
+			}
+		}
+		for _, o := range objects {
+			for _, reference := range references(t, o) {
+				if !there[reference] {
+					t.Errorf("%s: %s %s refers to %s, which is in neither %s nor %s", file, o.GetKind(), o.GetName(), reference, file, base)
+				}
+			}
+		}
+	}
+}
+
+// references are the objects that an object of ours names, as "Kind name".
+func references(t *testing.T, o *unstructured.Unstructured) []string {
+	t.Helper()
+	found := map[string]bool{}
+	authorities := func(refs []v1alpha1.CAReference) {
+		for _, r := range refs {
+			found[string(r.Kind)+" "+r.Name] = true
+		}
+	}
+	switch o.GetKind() {
+	case "PQCCertificate":
+		issuer := into[v1alpha1.PQCCertificate](t, o).Spec.IssuerRef
+		if issuer.Kind == "" {
+			issuer.Kind = "PQCIssuer"
+		}
+		found[issuer.Kind+" "+issuer.Name] = true
+	case "PQCIssuer":
+		if ca := into[v1alpha1.PQCIssuer](t, o).Spec.CA; ca != nil {
+			for _, s := range ca.SecretRefs {
+				found["Secret "+s.Name] = true
+			}
+		}
+	case "QTLSGateway":
+		for _, l := range into[v1alpha1.QTLSGateway](t, o).Spec.Listeners {
+			for _, c := range l.CertificateRefs {
+				if c.Kind == "" {
+					c.Kind = v1alpha1.CertificateKindPQCCertificate
+				}
+				found[string(c.Kind)+" "+c.Name] = true
+			}
+			for _, b := range l.Backends {
+				found["Service "+b.Name] = true
+				if b.TLS != nil {
+					authorities(b.TLS.CARefs)
+				}
+			}
+			if l.ClientAuthentication != nil {
+				authorities(l.ClientAuthentication.CARefs)
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+func TestSamplesRunTheImagesOfThisVersion(t *testing.T) {
+	const registry = "ghcr.io/qtls-dev/"
+	images := 0
+	for _, file := range files(t) {
+		for _, o := range read(t, file) {
+			pod := corev1.PodSpec{}
+			switch o.GetKind() {
+			case "Deployment":
+				pod = into[appsv1.Deployment](t, o).Spec.Template.Spec
+			case "Pod":
+				pod = into[corev1.Pod](t, o).Spec
+			}
+			for _, container := range pod.Containers {
+				images++
+				if i := container.Image; i != registry+"qtls-echo:"+version.Version && i != registry+"qtls-client:trixie" {
+					t.Errorf("%s: %s runs %s", file, o.GetName(), i)
+				}
+			}
+		}
+	}
+	if images == 0 {
+		t.Error("no sample runs an image")
+	}
+}

@@ -1,0 +1,108 @@
+// Command testrun runs the project's test suites one after the other, shows how
+// far it is, and sums up: a table, the output of what failed, and a last line
+// `N passed, N failed`. The exit code is 1 when anything failed.
+//
+//	go run ./hack/testrun [SUITE...]      (from the root of the repository; no SUITE: all of them)
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	set, err := settingsFrom(os.Getenv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		os.Exit(2)
+	}
+	chosen, err := choose(suites(set), os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		os.Exit(2)
+	}
+	out := os.Stdout
+	var results []result
+	for _, s := range chosen {
+		fmt.Fprintf(out, "==> %s\n", s.name)
+		start := time.Now()
+		r := runSuite(ctx, s, out)
+		r.elapsed = time.Since(start)
+		results = append(results, r)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if !report(out, results) {
+		os.Exit(1)
+	}
+}
+
+// settingsFrom reads E2E and FUZZTIME.
+func settingsFrom(getenv func(string) string) (settings, error) {
+	fuzzTime, err := time.ParseDuration(cmp.Or(getenv("FUZZTIME"), "10s"))
+	if err != nil {
+		return settings{}, fmt.Errorf("FUZZTIME: %w", err)
+	}
+	return settings{e2e: getenv("E2E"), fuzzTime: fuzzTime}, nil
+}
+
+// choose picks suites by name, in the order of the table.
+func choose(all []suite, names []string) ([]suite, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	wanted := map[string]bool{}
+	for _, name := range names {
+		wanted[name] = true
+	}
+	var chosen []suite
+	var known []string
+	for _, s := range all {
+		known = append(known, s.name)
+		if wanted[s.name] {
+			chosen = append(chosen, s)
+			delete(wanted, s.name)
+		}
+	}
+	for name := range wanted {
+		return nil, fmt.Errorf("no suite %q: there are %s", name, strings.Join(known, ", "))
+	}
+	return chosen, nil
+}
+
+// runSuite prepares and runs a suite. What cannot be prepared is a failure of
+// its own, and so is a suite that ran no test.
+func runSuite(ctx context.Context, s suite, out *os.File) result {
+	r := result{suite: s.name}
+	env := os.Environ()
+	for _, p := range s.prepare {
+		value, err := p.run(ctx, env, out)
+		if err != nil {
+			r.fail(p.name, err.Error())
+			return r
+		}
+		if p.variable != "" {
+			env = append(env, p.variable+"="+value)
+		}
+	}
+	for _, step := range s.steps {
+		step.run(ctx, env, out, &r)
+		if ctx.Err() != nil {
+			r.fail(step.name, "interrupted")
+			return r
+		}
+	}
+	if r.passed == 0 && len(r.failures) == 0 {
+		r.fail("no test", "the suite ran no test")
+	}
+	return r
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func runStep(ctx context.Context, s step) result {
+	var r result
+	if s.timeout == 0 {
+		s.timeout = time.Minute
+	}
+	s.run(ctx, os.Environ(), io.Discard, &r)
+	return r
+}
+
+func TestACheckIsOneTest(t *testing.T) {
+	if r := runStep(t.Context(), step{name: "good", command: []string{"true"}}); r.passed != 1 || len(r.failures) != 0 {
+		t.Errorf("got %+v", r)
+	}
+	r := runStep(t.Context(), step{name: "bad", command: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}})
+	if r.passed != 0 || len(r.failures) != 1 {
+		t.Fatalf("got %+v", r)
+	}
+	for _, want := range []string{"out", "err", "exit status 3"} {
+		if !strings.Contains(r.failures[0].output, want) {
+			t.Errorf("the failure does not say %q: %s", want, r.failures[0].output)
+		}
+	}
+}
+
+func TestACommandThatCannotStartIsAFailure(t *testing.T) {
+	if r := runStep(t.Context(), step{name: "x", command: []string{"/does/not/exist"}}); len(r.failures) != 1 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestAGoTestThatEndsWithoutAnyResultIsAFailure(t *testing.T) {
+	r := runStep(t.Context(), step{name: "x", goTest: true, command: []string{"sh", "-c", "echo no cluster >&2; exit 1"}})
+	if len(r.failures) != 1 || !strings.Contains(r.failures[0].output, "no cluster") {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestACommandThatTakesTooLongIsEndedWithItsChildren(t *testing.T) {
+	ended := filepath.Join(t.TempDir(), "ended")
+	start := time.Now()
+	r := runStep(t.Context(), step{
+		name: "slow", timeout: 200 * time.Millisecond,
+		command: []string{"sh", "-c", `trap "touch ` + ended + `; exit 1" TERM; sleep 30 & wait`},
+	})
+	if len(r.failures) != 1 || !strings.Contains(r.failures[0].output, "longer than 200ms") {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := os.Stat(ended); err != nil {
+		t.Error("the command was given no time to clean up")
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("its child was waited for: %s", d)
+	}
+}
+
+func TestPreparationsSetAVariable(t *testing.T) {
+	s := suite{
+		name:    "s",
+		prepare: []preparation{{name: "p", variable: "PREPARED", suffix: "/helm", command: []string{"echo", "/bin"}}},
+		steps:   []step{{name: "uses it", command: []string{"sh", "-c", `test "$PREPARED" = /bin/helm`}, timeout: time.Minute}},
+	}
+	if r := runSuite(t.Context(), s, devNull(t)); r.passed != 1 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestASuiteThatCannotBePreparedHasFailed(t *testing.T) {
+	s := suite{name: "s", prepare: []preparation{{name: "p", command: []string{"false"}}}, steps: []step{{name: "never", command: []string{"true"}, timeout: time.Minute}}}
+	if r := runSuite(t.Context(), s, devNull(t)); r.passed != 0 || len(r.failures) != 1 || r.failures[0].name != "p" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestASuiteThatRanNoTestHasFailed(t *testing.T) {
+	s := suite{name: "s", steps: []step{{name: "nothing", goTest: true, command: []string{"true"}, timeout: time.Minute}}}
+	if r := runSuite(t.Context(), s, devNull(t)); len(r.failures) != 1 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func devNull(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func TestAnInterruptedSuiteHasFailedAndRunsNoFurther(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	s := suite{name: "s", steps: []step{
+		{name: "first", command: []string{"sleep", "30"}, timeout: time.Minute},
+		{name: "second", command: []string{"true"}, timeout: time.Minute},
+	}}
+	if r := runSuite(ctx, s, devNull(t)); r.passed != 0 || len(r.failures) == 0 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestTheTailKeepsTheLastLines(t *testing.T) {
+	last := newTail(io.Discard)
+	for range 500 {
+		if _, err := io.WriteString(last, "line\ngo: downloading x v1\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(last, "the end"); err != nil {
+		t.Fatal(err)
+	}
+	text := last.text()
+	if n := strings.Count(text, "\n"); n != tailLines || !strings.HasSuffix(text, "the end") || strings.Contains(text, "downloading") {
+		t.Errorf("%d lines: %s", n, text)
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A suite is a set of steps that are counted together.
+type suite struct {
+	name    string
+	prepare []preparation
+	steps   []step
+}
+
+// A preparation is what a suite needs before its first step: a command whose
+// output, a path, the steps find in an environment variable.
+type preparation struct {
+	name     string
+	variable string // empty: the output is not needed
+	suffix   string // appended to the output
+	command  []string
+}
+
+// A step is one command: a check that counts as one test, or `go test -json`,
+// whose tests are counted one by one.
+type step struct {
+	name    string
+	command []string
+	goTest  bool
+	// env is added to the environment.
+	env []string
+	// eachTest shows every test of a `go test` as it ends, for slow ones.
+	eachTest bool
+	timeout  time.Duration
+}
+
+var (
+	cluster     = filepath.Join("bin", "qtls-cluster")
+	gatewayRoot = preparation{name: "gateway root file system", variable: "QTLS_GATEWAY_ROOTFS", command: []string{"go", "-C", "hack/images", "run", ".", "rootfs", "gateway"}}
+	images      = preparation{name: "images", command: []string{"go", "-C", "hack/images", "run", ".", "build"}}
+	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
+	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
+)
+
+// settings come from the environment.
+type settings struct {
+	// e2e is a regular expression that narrows the end-to-end tests; the
+	// quickstart is left out then.
+	e2e string
+	// fuzzTime is how long each fuzz target runs.
+	fuzzTime time.Duration
+}
+
+// suites is the table of all tests.
+func suites(set settings) []suite {
+	return []suite{
+		{name: "lint", steps: []step{
+			check("generated files are up to date", "make", "--silent", "verify"),
+			check("golangci-lint", "make", "--silent", "lint-go"),
+			check("shellcheck", "make", "--silent", "lint-shell"),
+			check("no path of a machine", "make", "--silent", "lint-paths"),
+		}},
+		{name: "unit", prepare: []preparation{gatewayRoot}, steps: []step{
+			goTest(".", "-race", "./..."),
+			goTest("hack/cluster", "./..."),
+			goTest("hack/images", "./..."),
+			goTest("e2e/probe", "./..."),
+		}},
+		{name: "integration", prepare: []preparation{assets, gatewayRoot}, steps: []step{
+			goTest(".", append([]string{"-tags=integration"}, packagesWithTag("integration")...)...),
+		}},
+		{name: "fuzz", steps: fuzzing(set.fuzzTime)},
+		{name: "chart", prepare: []preparation{helm}, steps: []step{
+			goTest(".", "-tags=chart", "./charts/..."),
+		}},
+		{name: "crypto", prepare: []preparation{images, gatewayRoot}, steps: []step{
+			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
+			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
+			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
+			goTest(".", append([]string{"-p=1", "-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...), // one at a time, for some count under load
+		}},
+		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
+	}
+}
+
+// forTests keeps the tests' cluster apart from one that a person has up.
+var (
+	forTests = []string{"QTLS_CLUSTER_STATE=/var/lib/qtls-cluster-test"}
+	port     = "--port=16444"
+)
+
+// smoke breaks nodes of the local cluster, and looks for what is left when it is
+// down. It skips itself where a person's cluster would be in the way.
+var smoke = step{
+	name: "hack/cluster/smoke", goTest: true, eachTest: true, timeout: 20 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
+	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=15m", "./smoke"},
+}
+
+// onCluster runs a command on a cluster of its own.
+func onCluster(s step, nodes string, command ...string) step {
+	s.env = append(s.env, forTests...)
+	s.command = append([]string{cluster, "run", port, "--nodes=" + nodes, "--"}, command...)
+	return s
+}
+
+func endToEnd(pattern string) []step {
+	tests := onCluster(step{name: "e2e", goTest: true, eachTest: true, timeout: 50 * time.Minute}, "3",
+		"go", "test", "-json", "-count=1", "-timeout=45m", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
+	if pattern != "" {
+		return []step{tests}
+	}
+	quickstart := onCluster(check("quickstart"), "1", "hack/quickstart")
+	quickstart.env = append(quickstart.env, "QTLS_CLUSTER="+cluster)
+	return []step{smoke, quickstart, tests}
+}
+
+func check(name string, command ...string) step {
+	return step{name: name, command: command, timeout: 20 * time.Minute}
+}
+
+func goTest(module string, args ...string) step {
+	return step{
+		name: "go test " + module, goTest: true, timeout: 25 * time.Minute,
+		command: append([]string{"go", "-C", module, "test", "-json", "-timeout=15m"}, args...),
+	}
+}
+
+// fuzzTarget finds the targets in a test file.
+var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+
+// fuzzing has a step for each fuzz target.
+func fuzzing(each time.Duration) []step {
+	var steps []step
+	eachTestFile(func(dir, content string) {
+		for _, m := range fuzzTarget.FindAllStringSubmatch(content, -1) {
+			s := check(dir+" "+m[1], "go", "-C", dir, "test", "-vet=off", "-run=^$", "-fuzz=^"+m[1]+"$", "-fuzztime="+each.String(), ".")
+			s.timeout += each
+			steps = append(steps, s)
+		}
+	})
+	return steps
+}
+
+// packagesWithTag are the folders with test files that only the build tag lets
+// in: other packages would be tested twice.
+func packagesWithTag(tag string) []string {
+	var found []string
+	eachTestFile(func(dir, content string) {
+		if strings.HasPrefix(content, "//go:build "+tag+"\n") {
+			found = append(found, dir)
+		}
+	})
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// eachTestFile calls do with each test file below the working folder: with its
+// folder, as `go test` takes it, and its content.
+func eachTestFile(do func(dir, content string)) {
+	_ = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return nil // an unreadable folder has no tests that could be run
+		}
+		if data, err := os.ReadFile(path); err == nil {
+			do("./"+filepath.Dir(path), string(data))
+		}
+		return nil
+	})
+}
