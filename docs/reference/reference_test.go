@@ -1,0 +1,150 @@
+// Package reference holds the reference pages to the code.
+package reference
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	root = filepath.Join("..", "..")
+	// row is a table's row that explains a name, with its other cells.
+	row = regexp.MustCompile("(?m)^\\| `([A-Za-z_]+)` \\|(.*)\\|$")
+)
+
+// explained are the names that a page's tables explain below a heading, with
+// the cells beside them.
+func explained(t *testing.T, page, below string) map[string][]string {
+	t.Helper()
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(data), below)
+	if !found {
+		t.Fatalf("%s has no heading %q", page, below)
+	}
+	all := map[string][]string{}
+	for _, m := range row.FindAllStringSubmatch(text, -1) {
+		if _, twice := all[m[1]]; twice {
+			t.Errorf("%s explains %s twice", page, m[1])
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(m[2], "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		all[m[1]] = cells
+	}
+	return all
+}
+
+// reasons are the constants of api/v1alpha1/conditions.go, by name.
+func reasons(t *testing.T) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "api", "v1alpha1", "conditions.go"), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Reason") {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[spec.Names[0].Name] = value
+		return true
+	})
+	if len(all) == 0 {
+		t.Fatal("there are no reasons")
+	}
+	return all
+}
+
+func TestEachConditionReasonIsExplainedOnceWithItsRemedy(t *testing.T) {
+	page := explained(t, "conditions.md", "## Of several kinds")
+	fine := []string{"Ready", "Accepted", "ResolvedRefs", "Programmed", "Issued"}
+	known := map[string]bool{}
+	for _, reason := range reasons(t) {
+		known[reason] = true
+		cells, there := page[reason]
+		switch {
+		case !there:
+			t.Errorf("conditions.md does not explain %s", reason)
+		case len(cells) != 2 || cells[0] == "" || cells[1] == "" && !slices.Contains(fine, reason):
+			t.Errorf("conditions.md: %s has no cause or no remedy: %q", reason, cells)
+		}
+	}
+	for reason := range page {
+		if !known[reason] {
+			t.Errorf("conditions.md explains %s, which no condition has", reason)
+		}
+	}
+}
+
+// sources calls do with the content of each Go file below a folder that is no
+// test.
+func sources(t *testing.T, folder string, do func(content string)) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		do(string(data))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEachConditionReasonIsGivenBySomebody(t *testing.T) {
+	var code strings.Builder
+	for _, folder := range []string{"controllers", "internal"} {
+		sources(t, folder, func(content string) { code.WriteString(content) })
+	}
+	for name := range reasons(t) {
+		if !regexp.MustCompile(`v1alpha1\.` + name + `\b`).MatchString(code.String()) {
+			t.Errorf("no condition ever has the reason %s", name)
+		}
+	}
+}
+
+func TestEachMetricIsExplainedOnce(t *testing.T) {
+	page := explained(t, "metrics.md", "## Of a gateway pod")
+	defined := map[string]bool{}
+	name := regexp.MustCompile(`"(qtls_[a-z_]+)"`)
+	for _, folder := range []string{"controllers", "internal", "cmd"} {
+		sources(t, folder, func(content string) {
+			for _, m := range name.FindAllStringSubmatch(content, -1) {
+				defined[m[1]] = true
+			}
+		})
+	}
+	if len(defined) == 0 {
+		t.Fatal("there are no metrics")
+	}
+	for metric := range defined {
+		if len(page[metric]) != 2 || page[metric][1] == "" {
+			t.Errorf("metrics.md does not explain %s", metric)
+		}
+	}
+	for metric := range page {
+		if !defined[metric] {
+			t.Errorf("metrics.md explains %s, which nothing counts", metric)
+		}
+	}
+}
