@@ -62,6 +62,10 @@ func (s Socket) exchange(ctx context.Context, command string) (string, error) {
 	if answer.Len() > maxAnswer {
 		return "", fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 	}
+	// An empty line ends every answer. Without it the process ended in mid-answer.
+	if !strings.HasSuffix("\n"+answer.String(), "\n\n") {
+		return "", io.ErrUnexpectedEOF
+	}
 	return answer.String(), nil
 }
 

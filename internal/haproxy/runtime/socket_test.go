@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// listener answers each connection and keeps what it was told.
+// listener answers each connection and keeps what it was told. Answers end with
+// an empty line, as HAProxy's do.
 type listener struct {
 	Socket
 	mu   sync.Mutex
@@ -50,11 +51,11 @@ func TestARefusedCertificateIsAborted(t *testing.T) {
 			l := listen(t, func(command string) string {
 				switch {
 				case strings.HasPrefix(command, refusedAt):
-					return "inconsistencies between private key and certificate\nCan't update certs/a.pem!\n"
+					return "inconsistencies between private key and certificate\nCan't update certs/a.pem!\n\n"
 				case strings.HasPrefix(command, "set ssl cert"):
-					return "Transaction created for certificate certs/a.pem!\n"
+					return "Transaction created for certificate certs/a.pem!\n\n"
 				}
-				return "Transaction aborted for certificate 'certs/a.pem'!\n"
+				return "Transaction aborted for certificate 'certs/a.pem'!\n\n"
 			})
 			err := Admin{l.Socket}.SetCertificate(t.Context(), "certs/a.pem", []byte("A\n\nB\n"))
 			var refused *Refusal
@@ -66,6 +67,20 @@ func TestARefusedCertificateIsAborted(t *testing.T) {
 			}
 			if last := l.told[len(l.told)-1]; last != "abort ssl cert certs/a.pem\n" {
 				t.Errorf("told %q last, want an abort", last)
+			}
+		})
+	}
+}
+
+// A worker that ends in mid-command has refused nothing: the same is tried again.
+func TestACutAnswerIsNoRefusal(t *testing.T) {
+	for name, answer := range map[string]string{"nothing": "", "half a line": "Transaction crea", "a line": "Loading certificates/a.pem\n"} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, func(string) string { return answer })
+			err := Admin{l.Socket}.SetCertificate(t.Context(), "certs/a.pem", []byte("A\n"))
+			var refused *Refusal
+			if !errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &refused) {
+				t.Errorf("error: %v", err)
 			}
 		})
 	}
