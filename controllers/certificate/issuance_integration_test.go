@@ -15,6 +15,7 @@ import (
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -243,6 +244,19 @@ func TestRequestsThatCannotBeSigned(t *testing.T) {
 	w.issued(nameless)
 	w.pass(pqOnly, 61*time.Second)
 	w.issued(pqOnly)
+}
+
+func TestAnotherStatusIsPutBack(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	before := web.DeepCopy()
+	meta.SetStatusCondition(&web.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: "False", Reason: v1alpha1.ReasonIssuing})
+	if err := w.Status().Patch(t.Context(), web, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
 }
 
 func TestSecretsAreKeptAsIssued(t *testing.T) {

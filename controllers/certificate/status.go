@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
@@ -248,8 +247,8 @@ func (r *Reconciler) report(ctx context.Context, c *v1alpha1.PQCCertificate, aft
 	}
 	before := c.DeepCopy()
 	c.Status = after
-	if err := r.Status().Patch(ctx, c, client.MergeFrom(before)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("status of PQCCertificate %s: %w", client.ObjectKeyFromObject(c), err))
+	if written, err := conditions.Write(ctx, r.Status(), before, c); !written {
+		return err
 	}
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionIssuing} {
 		was, is := meta.FindStatusCondition(before.Status.Conditions, kind), meta.FindStatusCondition(after.Conditions, kind)

@@ -206,6 +206,25 @@ func TestDriftIsPutBack(t *testing.T) {
 	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, role) })
 }
 
+// A reconciliation that read an old gateway from its cache finds nothing to
+// write: what another has written since must bring the next.
+func TestAnotherStatusIsPutBack(t *testing.T) {
+	c, ns, _ := start(t)
+	g := webGateway(ns)
+	create(t, c, webSecret(t, ns), webService(ns), g)
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPodsNotReady, "pods are being created")
+	before := g.DeepCopy()
+	g.Status.Pods = "9/9"
+	meta.SetStatusCondition(&g.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: "True", Reason: v1alpha1.ReasonProgrammed})
+	if err := c.Status().Patch(t.Context(), g, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPodsNotReady, "pods are being created")
+	if g.Status.Pods != "0/2" {
+		t.Errorf("status.pods is %q", g.Status.Pods)
+	}
+}
+
 func TestWhatBelongsToSomebodyElseIsLeftAlone(t *testing.T) {
 	c, ns, _ := start(t)
 	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-gateway"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}

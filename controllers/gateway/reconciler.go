@@ -6,7 +6,6 @@ package gateway
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -145,8 +144,8 @@ func (r *Reconciler) report(ctx context.Context, g *v1alpha1.QTLSGateway, status
 	if equalStatus(before.Status, status) {
 		return nil
 	}
-	if err := r.Status().Patch(ctx, g, client.MergeFrom(before)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("status of QTLSGateway %s: %w", client.ObjectKeyFromObject(g), err))
+	if written, err := conditions.Write(ctx, r.Status(), before, g); !written {
+		return err
 	}
 	said := map[string]bool{} // Ready repeats what another condition says
 	for _, c := range changedConditions(before.Status.Conditions, status.Conditions) {

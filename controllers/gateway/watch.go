@@ -47,7 +47,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	changedSpec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("gateway").
-		For(&v1alpha1.QTLSGateway{}, changedSpec).
+		For(&v1alpha1.QTLSGateway{}). // its status too: conditions.Write
 		// What the gateway owns, by metadata: enough to put back what was
 		// changed or deleted, and no Secret's content stays in memory.
 		Owns(&appsv1.Deployment{}, builder.OnlyMetadata, changedSpec).

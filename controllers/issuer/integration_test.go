@@ -155,6 +155,23 @@ func TestClusterIssuersReadNoOtherNamespace(t *testing.T) {
 	await(t, c, o, metav1.ConditionFalse, v1alpha1.ReasonSecretNotFound, fmt.Sprintf("in namespace %q", own))
 }
 
+func TestAnotherStatusIsPutBack(t *testing.T) {
+	c := testenv.Client(t)
+	namespace := testenv.Namespace(t, c)
+	start(t, namespace)
+	o := &v1alpha1.PQCIssuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "self"}, Spec: v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}}}
+	if err := c.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, o, metav1.ConditionTrue, v1alpha1.ReasonReady, "its own key")
+	before := o.DeepCopy()
+	meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: "False", Reason: v1alpha1.ReasonSecretNotFound})
+	if err := c.Status().Patch(t.Context(), o, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, o, metav1.ConditionTrue, v1alpha1.ReasonReady, "its own key")
+}
+
 func TestChangesOfReadinessAreTold(t *testing.T) {
 	c := testenv.Client(t)
 	namespace := testenv.Namespace(t, c)

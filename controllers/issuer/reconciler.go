@@ -5,7 +5,6 @@ package issuer
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,8 +68,8 @@ func (r *Reconciler) report(ctx context.Context, issuer client.Object, after v1a
 	before := issuer.DeepCopyObject().(client.Object)
 	old := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
 	*status = after
-	if err := r.Status().Patch(ctx, issuer, client.MergeFrom(before)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("status of issuer %s: %w", client.ObjectKeyFromObject(issuer), err))
+	if written, err := conditions.Write(ctx, r.Status(), before, issuer); !written {
+		return err
 	}
 	c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionReady)
 	if old == nil || old.Status != c.Status || old.Reason != c.Reason {

@@ -7,10 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -31,7 +29,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}
 		err := ctrl.NewControllerManagedBy(mgr).
 			Named(strings.ToLower(kind)).
-			For(issuers.New(kind), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			For(issuers.New(kind)). // its status too: conditions.Write
 			// Metadata only: no Secret's content stays in memory.
 			WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
 				return r.naming(ctx, kind, list(), secret)
