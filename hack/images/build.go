@@ -40,7 +40,7 @@ func (b *builder) systemInputs(i image) (inputs, error) {
 		return in, err
 	}
 	in.args = i.buildArgs()
-	k := newKey("system/1").text("image", i.id).args("arg", in.args)
+	k := newKey("system/2").text("image", i.id).args("arg", in.args)
 	if i.suite != "" {
 		args := b.policy.args()
 		maps.Copy(args, in.args)
@@ -250,12 +250,16 @@ func (b *builder) rootfs(ctx context.Context, i image) (string, error) {
 	if err := b.ensureBase(ctx, i); err != nil {
 		return "", err
 	}
-	if err := b.unpack(ctx, "unpack "+i.id, dir, build{
+	tag := "localhost/qtls-" + i.id + "-system"
+	if err := b.buildah.build(ctx, "build "+i.id+" system", build{
 		dockerfile: in.dockerfile, context: b.root, args: in.args, target: "system", fresh: b.fresh,
 		// The stage is not built for this target; an empty folder keeps buildah from looking for its image.
 		stages: map[string]string{"build": b.path("base")},
-		tag:    "localhost/qtls-" + i.id + "-system",
+		tag:    tag,
 	}); err != nil {
+		return "", err
+	}
+	if err := b.unpack(ctx, i, dir, tag); err != nil {
 		return "", err
 	}
 	if err := link(name, latest); err != nil {
@@ -264,14 +268,16 @@ func (b *builder) rootfs(ctx context.Context, i image) (string, error) {
 	return dir, removeOthers(b.path("rootfs"), i.id+"-", name)
 }
 
-// unpack builds and exports to dir, which appears only when it is whole.
-func (b *builder) unpack(ctx context.Context, title, dir string, r build) error {
+// unpack exports the root file system of an image in storage to dir, which appears only when it is whole.
+func (b *builder) unpack(ctx context.Context, i image, dir, reference string) error {
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
-	r.export = part
-	if err := b.buildah.build(ctx, title, r); err != nil {
+	// A Dockerfile of its own: where every step of a longer one is cached, buildah exports no more than its base.
+	if err := b.buildah.build(ctx, "unpack "+i.id, build{
+		dockerfile: []byte("FROM " + reference + "\n"), context: b.path("base"), export: part,
+	}); err != nil {
 		return err
 	}
 	// buildah exports into a folder that only its owner may enter; a container's root is open to all users.

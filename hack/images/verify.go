@@ -63,9 +63,7 @@ func (b *builder) verify(ctx context.Context, i image, out io.Writer) error {
 	defer os.RemoveAll(dir)
 	c := &container{root: filepath.Join(dir, "root"), files: filepath.Join(dir, "files"), user: contents.user}
 	// From storage, by ID: the tar that is checked and the file system come from the same image.
-	if err := b.unpack(ctx, "unpack "+i.id, c.root, build{
-		dockerfile: []byte("FROM " + strings.TrimPrefix(r.ID, "sha256:") + "\n"), context: b.path("base"),
-	}); err != nil {
+	if err := b.unpack(ctx, i, c.root, strings.TrimPrefix(r.ID, "sha256:")); err != nil {
 		return err
 	}
 	if err := os.Mkdir(c.files, 0o777); err != nil {
