@@ -1,0 +1,136 @@
+//! The functions that OpenSSL's core offers to a provider.
+
+use super::abi::{c_char, c_int, c_void, from_core, Dispatch, Item, Opaque};
+use crate::error::Error;
+use std::ffi::{CStr, CString};
+use zeroize::Zeroizing;
+
+type NewError = unsafe extern "C" fn(*const c_void);
+type SetErrorDebug = unsafe extern "C" fn(*const c_void, *const c_char, c_int, *const c_char);
+type VsetError = unsafe extern "C" fn(*const c_void, u32, *const c_char, Opaque);
+type ObjectCreate = unsafe extern "C" fn(*const c_void, *const c_char, *const c_char, *const c_char) -> c_int;
+type ObjectAddSigid = unsafe extern "C" fn(*const c_void, *const c_char, *const c_char, *const c_char) -> c_int;
+type BioReadEx = unsafe extern "C" fn(Opaque, Opaque, usize, *mut usize) -> c_int;
+type BioWriteEx = unsafe extern "C" fn(Opaque, *const c_void, usize, *mut usize) -> c_int;
+
+/// How much of a key file is read at most, in bytes: the largest key here has 2.9 MB.
+const MAX_INPUT: usize = 8 << 20;
+
+/// The core as one provider instance sees it.
+pub struct Core {
+    pub handle: *const c_void,
+    new_error: Option<NewError>,
+    set_error_debug: Option<SetErrorDebug>,
+    vset_error: Option<VsetError>,
+    object_create: Option<ObjectCreate>,
+    object_add_sigid: Option<ObjectAddSigid>,
+    bio_read: Option<BioReadEx>,
+    bio_write: Option<BioWriteEx>,
+}
+
+impl Core {
+    /// # Safety
+    /// `handle` and `functions` are what OpenSSL passed to OSSL_provider_init.
+    pub unsafe fn new(handle: *const c_void, functions: *const Dispatch) -> Core {
+        let mut core = Core {
+            handle,
+            new_error: None,
+            set_error_debug: None,
+            vset_error: None,
+            object_create: None,
+            object_add_sigid: None,
+            bio_read: None,
+            bio_write: None,
+        };
+        let mut f = functions;
+        while (*f).id != 0 {
+            let function = (*f).function;
+            // SAFETY: the number stands for the type.
+            match (*f).id {
+                from_core::NEW_ERROR => core.new_error = std::mem::transmute(function),
+                from_core::SET_ERROR_DEBUG => core.set_error_debug = std::mem::transmute(function),
+                from_core::VSET_ERROR => core.vset_error = std::mem::transmute(function),
+                from_core::OBJ_CREATE => core.object_create = std::mem::transmute(function),
+                from_core::OBJ_ADD_SIGID => core.object_add_sigid = std::mem::transmute(function),
+                from_core::BIO_READ_EX => core.bio_read = std::mem::transmute(function),
+                from_core::BIO_WRITE_EX => core.bio_write = std::mem::transmute(function),
+                _ => {}
+            }
+            f = f.add(1);
+        }
+        core
+    }
+
+    /// Puts an error on OpenSSL's error queue, so that its programs can print the reason.
+    pub fn raise(&self, error: &Error) {
+        let (Some(new), Some(debug), Some(vset)) = (self.new_error, self.set_error_debug, self.vset_error) else {
+            return;
+        };
+        let detail = CString::new(error.detail.replace('\0', "?").replace('%', "%%")).unwrap_or_default();
+        // The format names no argument, so that this list of arguments, whatever its ABI, is never read.
+        let mut no_arguments = [0usize; 8];
+        // SAFETY: these are the core's own functions and handle.
+        unsafe {
+            new(self.handle);
+            debug(self.handle, c"oqsprovider".as_ptr(), 0, c"".as_ptr());
+            vset(self.handle, error.reason as u32, detail.as_ptr(), no_arguments.as_mut_ptr().cast());
+        }
+    }
+
+    /// Makes an object identifier known, also as that of a signature: X.509 looks there.
+    pub fn register(&self, oid: &CStr, name: &CStr, is_signature: bool) -> Result<(), Error> {
+        let (Some(create), Some(add)) = (self.object_create, self.object_add_sigid) else {
+            return Err(Error::internal("this OpenSSL does not let a provider register object identifiers"));
+        };
+        // SAFETY: these are the core's own functions and handle. That an object is known already is no error.
+        unsafe {
+            if create(self.handle, oid.as_ptr(), name.as_ptr(), name.as_ptr()) != 1 {
+                return Err(Error::internal(format!("object identifier {oid:?} of {name:?} cannot be registered")));
+            }
+            if is_signature && add(self.handle, oid.as_ptr(), c"".as_ptr(), oid.as_ptr()) != 1 {
+                return Err(Error::internal(format!("signature identifier {oid:?} of {name:?} cannot be registered")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all of a core BIO; it may be a private key.
+    pub fn read_all(&self, bio: Opaque) -> Option<Zeroizing<Vec<u8>>> {
+        let read = self.bio_read?;
+        let mut all = Zeroizing::new(Vec::new());
+        let mut chunk = Zeroizing::new([0u8; 16 << 10]);
+        loop {
+            let mut n = 0;
+            // SAFETY: the chunk has the size that is told.
+            if unsafe { read(bio, chunk.as_mut_ptr().cast(), chunk.len(), &mut n) } != 1 || n == 0 {
+                return Some(all);
+            }
+            if all.len() + n > MAX_INPUT {
+                return None;
+            }
+            if all.len() + n > all.capacity() {
+                // Growing leaves no copy behind.
+                let mut larger = Zeroizing::new(Vec::with_capacity(2 * (all.len() + n)));
+                larger.extend_from_slice(&all);
+                all = larger;
+            }
+            all.extend_from_slice(&chunk[..n]);
+        }
+    }
+
+    pub fn write_all(&self, bio: Opaque, mut bytes: &[u8]) -> Result<(), Error> {
+        let write = self.bio_write.ok_or_else(|| Error::internal("the core offers no BIO_write_ex"))?;
+        while !bytes.is_empty() {
+            let mut n = 0;
+            // SAFETY: the length is the slice's.
+            if unsafe { write(bio, bytes.as_ptr().cast(), bytes.len(), &mut n) } != 1 || n == 0 {
+                return Err(Error::internal("writing the encoding failed"));
+            }
+            bytes = &bytes[n.min(bytes.len())..];
+        }
+        Ok(())
+    }
+}
+
+/// The texts of the reasons, for ERR_reason_error_string.
+pub static REASONS: &[Item] = &crate::error::REASON_ITEMS;

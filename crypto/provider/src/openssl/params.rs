@@ -1,0 +1,166 @@
+//! OSSL_PARAM arrays: reading what OpenSSL passes, and answering what it asks for (OSSL_PARAM(3)).
+
+use super::abi::{c_char, c_int, c_uint, c_void, Param};
+use std::{ffi::CStr, marker::PhantomData, ptr};
+
+const INTEGER: c_uint = 1;
+const UNSIGNED_INTEGER: c_uint = 2;
+const UTF8_STRING: c_uint = 4;
+const OCTET_STRING: c_uint = 5;
+const UTF8_PTR: c_uint = 6;
+/// OSSL_PARAM_UNMODIFIED.
+const UNMODIFIED: usize = usize::MAX;
+
+/// Parameters that OpenSSL passes: to read (set, import), or to answer (get).
+#[derive(Clone, Copy)]
+pub struct Params<'a>(*mut Param, PhantomData<&'a Param>);
+
+/// The answer does not fit, or has another type.
+#[derive(Debug)]
+pub struct Mismatch;
+
+impl<'a> Params<'a> {
+    /// # Safety
+    /// Null, or an array of parameters that ends with one without key and outlives 'a.
+    pub unsafe fn new(params: *const Param) -> Self {
+        Params(params.cast_mut(), PhantomData)
+    }
+
+    fn find(self, key: &CStr) -> Option<&'a mut Param> {
+        let mut p = self.0;
+        // SAFETY: `new` vouches for the array.
+        unsafe {
+            while !p.is_null() && !(*p).key.is_null() {
+                if CStr::from_ptr((*p).key) == key {
+                    return Some(&mut *p);
+                }
+                p = p.add(1);
+            }
+        }
+        None
+    }
+
+    pub fn asks_for(self, key: &CStr) -> bool {
+        self.find(key).is_some()
+    }
+
+    pub fn octets(self, key: &CStr) -> Option<&'a [u8]> {
+        let p = self.find(key)?;
+        if p.data_type != OCTET_STRING || p.data.is_null() {
+            return None;
+        }
+        // SAFETY: OpenSSL says how long its data is.
+        Some(unsafe { std::slice::from_raw_parts(p.data.cast(), p.data_size) })
+    }
+
+    pub fn string(self, key: &CStr) -> Option<&'a CStr> {
+        let p = self.find(key)?;
+        if p.data_type != UTF8_STRING || p.data.is_null() {
+            return None;
+        }
+        // SAFETY: OpenSSL ends its strings with a zero.
+        Some(unsafe { CStr::from_ptr(p.data.cast::<c_char>()) })
+    }
+
+    /// Answers an integer, if it is asked for.
+    pub fn set_integer(self, key: &CStr, value: usize) -> Result<(), Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(()) };
+        if p.data.is_null() {
+            p.return_size = size_of::<usize>();
+            return Ok(());
+        }
+        // SAFETY: data_size bytes are there to write.
+        unsafe {
+            match p.data_size {
+                4 => p.data.cast::<u32>().write_unaligned(value.try_into().map_err(|_| Mismatch)?),
+                8 => p.data.cast::<u64>().write_unaligned(value as u64),
+                _ => return Err(Mismatch),
+            }
+        }
+        p.return_size = p.data_size;
+        Ok(())
+    }
+
+    pub fn set_octets(self, key: &CStr, value: &[u8]) -> Result<(), Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(()) };
+        p.return_size = value.len();
+        if p.data.is_null() {
+            return Ok(());
+        }
+        if p.data_type != OCTET_STRING || p.data_size < value.len() {
+            return Err(Mismatch);
+        }
+        // SAFETY: data_size bytes are there to write.
+        unsafe { ptr::copy_nonoverlapping(value.as_ptr(), p.data.cast(), value.len()) };
+        Ok(())
+    }
+
+    pub fn set_string(self, key: &CStr, value: &CStr) -> Result<(), Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(()) };
+        p.return_size = value.count_bytes();
+        if p.data_type == UTF8_PTR {
+            // SAFETY: it points to a pointer; who asks this way keeps it for as long as the provider.
+            unsafe { p.data.cast::<*const c_char>().write_unaligned(value.as_ptr()) };
+            return Ok(());
+        }
+        if p.data.is_null() {
+            return Ok(());
+        }
+        let bytes = value.to_bytes_with_nul();
+        if p.data_type != UTF8_STRING || p.data_size < value.count_bytes() {
+            return Err(Mismatch);
+        }
+        // SAFETY: data_size bytes are there to write; the final zero goes where it fits (OSSL_PARAM(3)).
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), p.data.cast(), bytes.len().min(p.data_size)) };
+        Ok(())
+    }
+}
+
+/// A parameter that is handed to OpenSSL, or the mark of one that it may ask for.
+impl Param {
+    pub const END: Param =
+        Param { key: ptr::null(), data_type: 0, data: ptr::null_mut(), data_size: 0, return_size: 0 };
+
+    const fn of(key: &CStr, data_type: c_uint, data: *const c_void, data_size: usize) -> Param {
+        Param { key: key.as_ptr(), data_type, data: data.cast_mut(), data_size, return_size: UNMODIFIED }
+    }
+
+    pub const fn integer_named(key: &'static CStr) -> Param {
+        Param::of(key, INTEGER, ptr::null(), 0)
+    }
+
+    pub const fn octets_named(key: &'static CStr) -> Param {
+        Param::of(key, OCTET_STRING, ptr::null(), 0)
+    }
+
+    pub const fn string_named(key: &'static CStr) -> Param {
+        Param::of(key, UTF8_STRING, ptr::null(), 0)
+    }
+
+    pub const fn string_pointer_named(key: &'static CStr) -> Param {
+        Param::of(key, UTF8_PTR, ptr::null(), 0)
+    }
+
+    // The following borrow their value: the array must not outlive it.
+
+    pub fn integer(key: &CStr, value: &c_int) -> Param {
+        Param::of(key, INTEGER, (value as *const c_int).cast(), size_of::<c_int>())
+    }
+
+    pub fn unsigned(key: &CStr, value: &c_uint) -> Param {
+        Param::of(key, UNSIGNED_INTEGER, (value as *const c_uint).cast(), size_of::<c_uint>())
+    }
+
+    /// A non-negative integer of any length, in the machine's byte order.
+    pub fn big_integer(key: &CStr, value: &[u8]) -> Param {
+        Param::of(key, UNSIGNED_INTEGER, value.as_ptr().cast(), value.len())
+    }
+
+    pub fn octets(key: &CStr, value: &[u8]) -> Param {
+        Param::of(key, OCTET_STRING, value.as_ptr().cast(), value.len())
+    }
+
+    pub fn string(key: &CStr, value: &CStr) -> Param {
+        Param::of(key, UTF8_STRING, value.as_ptr().cast(), value.count_bytes())
+    }
+}
