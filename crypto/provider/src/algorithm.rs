@@ -79,3 +79,55 @@ impl Algorithm {
         !self.is_signature() || self.key_sizes().0 + self.output_size() < MAX_CERTIFICATES
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// The columns of sizes: of keys, then of a ciphertext and its shared secret, or of a signature. A hybrid's are
+    /// those of both halves, as a key share, a SubjectPublicKeyInfo and a signature have them; its secret key is the
+    /// classical half's scalar, or RSAPrivateKey, beside the other. What varies has its greatest length.
+    fn sizes(a: &Algorithm) -> [(&'static str, String); 5] {
+        let scalar = match a.classical {
+            None => 0,
+            Some(Classical::P256 | Classical::X25519) => 32,
+            Some(Classical::P384) => 48,
+            Some(Classical::P521) => 66,
+            Some(Classical::X448) => 56,
+            Some(Classical::Rsa3072) => 1769,
+        };
+        let length = if a.is_signature() && a.classical.is_some() { 4 } else { 0 };
+        let (public, secret) = a.key_sizes();
+        let (ciphertext, shared, signature) = if a.is_signature() {
+            (String::new(), String::new(), a.output_size().to_string())
+        } else {
+            (a.output_size().to_string(), a.secret_size().to_string(), String::new())
+        };
+        [
+            ("public_key", (length + a.classical.map_or(0, Classical::public_length) + public).to_string()),
+            ("secret_key", (scalar + secret).to_string()),
+            ("ciphertext", ciphertext),
+            ("shared_secret", shared),
+            ("signature", signature),
+        ]
+    }
+
+    #[test]
+    fn the_table_has_the_sizes_that_the_primitives_have() {
+        let mut lines = include_str!("../../algorithms.csv").lines();
+        let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+        let mut rows: HashMap<&str, HashMap<&str, &str>> = lines
+            .map(|l| columns.iter().copied().zip(l.split(',')).collect())
+            .map(|r: HashMap<_, _>| (r["name"], r))
+            .collect();
+        for a in &ALGORITHMS {
+            let row = rows.remove(a.name).expect(a.name);
+            for (column, size) in sizes(a) {
+                assert_eq!(row.get(column), Some(&size.as_str()), "algorithms.csv: column {column} of {}", a.name);
+            }
+        }
+        let rest: Vec<&str> = rows.values().filter(|r| r["library"] != "openssl").map(|r| r["name"]).collect();
+        assert!(rest.is_empty(), "the table has {rest:?}, the registry does not");
+    }
+}
