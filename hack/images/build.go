@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,8 @@ type builder struct {
 	version string
 	policy  aptPolicy
 	fresh   bool // ignore what is cached of Debian packages
+	// refreshed says that the toolchain has been made anew already.
+	refreshed bool
 }
 
 // inputs is all that an image is made from.
@@ -27,6 +30,7 @@ type inputs struct {
 	dockerfile []byte
 	args       map[string]string
 	programs   []string // paths of executables
+	provider   provider // empty for an image without
 	// system covers what lies below the programs, image the whole.
 	system, image key
 }
@@ -56,11 +60,12 @@ func (b *builder) systemInputs(i image) (inputs, error) {
 }
 
 // inputs gathers all that an image is made from, compiling its programs.
-func (b *builder) inputs(ctx context.Context, i image) (inputs, error) {
+func (b *builder) inputs(ctx context.Context, i image, p provider) (inputs, error) {
 	in, err := b.systemInputs(i)
 	if err != nil {
 		return in, err
 	}
+	in.provider = p
 	k := newKey("image/1").text("system", string(in.system)).text("reference", i.reference(b.version))
 	for _, name := range i.binaries {
 		path, err := b.compile(ctx, b.root, name)
@@ -72,16 +77,28 @@ func (b *builder) inputs(ctx context.Context, i image) (inputs, error) {
 		}
 		in.programs = append(in.programs, path)
 	}
+	if i.provider {
+		if err := errors.Join(k.file("provider", p.module), k.file("crates", p.crateList)); err != nil {
+			return in, err
+		}
+	}
 	in.image = k.sum()
 	return in, nil
 }
 
 // build returns the image, building it unless the cache holds it for these inputs.
 func (b *builder) build(ctx context.Context, i image) (result, error) {
+	var p provider
+	if i.provider {
+		var err error
+		if p, err = b.provider(ctx); err != nil {
+			return result{}, err
+		}
+	}
 	if err := b.lock(); err != nil {
 		return result{}, err
 	}
-	in, err := b.inputs(ctx, i)
+	in, err := b.inputs(ctx, i, p)
 	if err != nil {
 		return result{}, err
 	}
@@ -103,8 +120,8 @@ func (b *builder) build(ctx context.Context, i image) (result, error) {
 	r := result{Reference: i.reference(b.version)}
 	replaced, _ := b.buildah.id(ctx, r.Reference)
 	if err := b.buildah.build(ctx, "build "+i.id, build{
-		tag: r.Reference, dockerfile: in.dockerfile, context: b.root, stages: map[string]string{"build": stage},
-		args: in.args, fresh: b.fresh,
+		tag: r.Reference, dockerfile: in.dockerfile, context: b.root, args: in.args, fresh: b.fresh,
+		stages: map[string]string{"build": stage, "provider": cmp.Or(p.dir, b.path("base"))},
 	}); err != nil {
 		return result{}, err
 	}
@@ -193,7 +210,15 @@ func (b *builder) export(ctx context.Context, i image, in inputs, dir string, r 
 		}
 		programs = append(programs, p)
 	}
-	sbom, err := encode(billOfMaterials(i.name(), tag, i.suite, packages, programs))
+	var modules []rustModule
+	if i.provider {
+		m, err := readModule(in.provider)
+		if err != nil {
+			return err
+		}
+		modules = append(modules, m)
+	}
+	sbom, err := encode(billOfMaterials(i.name(), tag, i.suite, packages, programs, modules))
 	if err != nil {
 		return err
 	}
@@ -202,7 +227,7 @@ func (b *builder) export(ctx context.Context, i image, in inputs, dir string, r 
 		return err
 	}
 	if err := writeFiles(part, map[string][]byte{
-		sbomFile: sbom, "packages.txt": packageList(packages, programs), "image.json": record,
+		sbomFile: sbom, "packages.txt": packageList(packages, programs, modules), "image.json": record,
 	}); err != nil {
 		return err
 	}
@@ -253,13 +278,13 @@ func (b *builder) rootfs(ctx context.Context, i image) (string, error) {
 	tag := "localhost/qtls-" + i.id + "-system"
 	if err := b.buildah.build(ctx, "build "+i.id+" system", build{
 		dockerfile: in.dockerfile, context: b.root, args: in.args, target: "system", fresh: b.fresh,
-		// The stage is not built for this target; an empty folder keeps buildah from looking for its image.
-		stages: map[string]string{"build": b.path("base")},
+		// The stages are not built for this target; a folder keeps buildah from looking for their images.
+		stages: map[string]string{"build": b.path("base"), "provider": b.path("base")},
 		tag:    tag,
 	}); err != nil {
 		return "", err
 	}
-	if err := b.unpack(ctx, i, dir, tag); err != nil {
+	if err := b.unpack(ctx, i.id, dir, tag); err != nil {
 		return "", err
 	}
 	if err := link(name, latest); err != nil {
@@ -269,13 +294,13 @@ func (b *builder) rootfs(ctx context.Context, i image) (string, error) {
 }
 
 // unpack exports the root file system of an image in storage to dir, which appears only when it is whole.
-func (b *builder) unpack(ctx context.Context, i image, dir, reference string) error {
+func (b *builder) unpack(ctx context.Context, name, dir, reference string) error {
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
 	// A Dockerfile of its own: where every step of a longer one is cached, buildah exports no more than its base.
-	if err := b.buildah.build(ctx, "unpack "+i.id, build{
+	if err := b.buildah.build(ctx, "unpack "+name, build{
 		dockerfile: []byte("FROM " + reference + "\n"), context: b.path("base"), export: part,
 	}); err != nil {
 		return err

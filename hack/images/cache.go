@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,9 @@ import (
 //	IMAGE/current                a link to the latest of them
 //	rootfs/IMAGE-KEY/            an unpacked root file system without the binaries
 //	rootfs/IMAGE                 a link to the latest of them
+//	rootfs/toolchain-KEY/        the root file system in which cargo runs
+//	cargo/home, src, target      cargo's downloads, the copy of crypto/ that it sees, and what it compiled
+//	provider/KEY/out/            the OpenSSL provider as images carry it; beside it, the crates in it
 //	log/                         the output of the commands that were run
 type cache struct{ dir string }
 
@@ -35,7 +39,7 @@ func openCache() (*cache, error) {
 		return nil, err
 	}
 	c := &cache{filepath.Join(base, "images")}
-	for _, sub := range []string{"bin", "base", "log", "rootfs"} {
+	for _, sub := range []string{"bin", "base", "cargo", "log", "provider", "rootfs"} {
 		if err := os.MkdirAll(c.path(sub), 0o755); err != nil {
 			return nil, fmt.Errorf("make the cache folder: %w", err)
 		}
@@ -48,17 +52,25 @@ func (c *cache) lock() error {
 	if held != nil {
 		return nil
 	}
-	f, err := os.OpenFile(c.path("lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := lockFile(c.path("lock"))
+	held = f
+	return err
+}
+
+// lockFile waits for the lock of a file and returns it open; closing it releases the lock.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-		held = f
-		return nil
+		return f, nil
 	}
-	progress("waiting for another build to release %s", f.Name())
-	held = f
-	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	progress("waiting for another build to release %s", path)
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // held keeps the lock's file open for the life of the process.

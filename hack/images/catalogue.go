@@ -23,23 +23,25 @@ type image struct {
 	suite string
 	// binaries are the programs, by name, that the Dockerfile takes from its build stage.
 	binaries []string
+	// provider says that the image carries the OpenSSL provider.
+	provider bool
 	// shows are the Debian packages worth a line in the summary.
 	shows []string
 }
 
 var catalogue = []image{
 	{
-		id: "gateway", folder: "gateway", suite: "trixie",
+		id: "gateway", folder: "gateway", suite: "trixie", provider: true,
 		binaries: []string{"qtls-agent"},
 		shows:    []string{"haproxy", "libssl3t64", "pkcs11-provider"},
 	},
 	{
-		id: "operator", folder: "operator", suite: "trixie",
+		id: "operator", folder: "operator", suite: "trixie", provider: true,
 		binaries: []string{"qtls-operator"},
 		shows:    []string{"openssl"},
 	},
 	{
-		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie",
+		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie", provider: true,
 		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
 		shows:    []string{"openssl", "curl"},
 	},

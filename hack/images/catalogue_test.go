@@ -94,6 +94,30 @@ func TestDockerfilesTakeTheProgramsOfTheCatalogue(t *testing.T) {
 	}
 }
 
+func TestDockerfilesBuildTheProviderAlike(t *testing.T) {
+	for _, i := range catalogue {
+		if !i.provider {
+			continue
+		}
+		text := dockerfile(t, i)
+		for _, name := range []string{toolchainStage, "provider"} {
+			stage, err := dockerfileStage(text, name)
+			if err != nil {
+				t.Errorf("images/%s/Dockerfile: %v", i.folder, err)
+			}
+			if gateway, _ := dockerfileStage(dockerfile(t, catalogue[0]), name); stage != gateway {
+				t.Errorf("images/%s/Dockerfile: stage %s is not that of the gateway:\n%s", i.folder, name, stage)
+			}
+		}
+		if !strings.Contains(text, "\nRUN "+buildProvider+"\n") {
+			t.Errorf("images/%s/Dockerfile does not build the provider by\n%s", i.folder, buildProvider)
+		}
+		if !strings.Contains(text, "\nCOPY --from=provider /out/ /\n") {
+			t.Errorf("images/%s/Dockerfile does not take the provider", i.folder)
+		}
+	}
+}
+
 func TestDockerfilesRunAsANumericUserOnAKnownBase(t *testing.T) {
 	bases := regexp.MustCompile(`(?m)^FROM docker\.io/library/debian:(\S+)-slim AS system$`)
 	for _, i := range catalogue {

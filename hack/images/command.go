@@ -44,7 +44,10 @@ func (c *cache) logged(ctx context.Context, title, log string, cmd *exec.Cmd) er
 		return err
 	}
 	defer f.Close()
-	fmt.Fprintf(f, "$ %s\n", cmd)
+	head, err := fmt.Fprintf(f, "$ %s\n", cmd)
+	if err != nil {
+		return err
+	}
 	cmd.Stdout, cmd.Stderr = f, f
 	progress("%s ...", title)
 	start := time.Now()
@@ -53,7 +56,7 @@ func (c *cache) logged(ctx context.Context, title, log string, cmd *exec.Cmd) er
 			return fmt.Errorf("%s: interrupted", title)
 		}
 		output, _ := os.ReadFile(path)
-		return fmt.Errorf("%s: %w; the end of its output (all of it: %s):\n%s", title, err, path, lastLines(output, 15))
+		return fmt.Errorf("%s: %w; the end of its output (all of it: %s):\n%s", title, err, path, lastLines(output[min(head, len(output)):], 30))
 	}
 	progress("%s: %.1f s", title, time.Since(start).Seconds())
 	return nil

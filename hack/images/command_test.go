@@ -41,6 +41,13 @@ func TestAFailingCommandShowsItsLastLinesAndItsLog(t *testing.T) {
 	}
 }
 
+func TestOfAFailingCommandItsOwnTextIsNotShown(t *testing.T) {
+	err := newCache(t).logged(t.Context(), "run", "run", command(t.Context(), "sh", "-c", "# a long script\necho wrong; exit 1"))
+	if err == nil || !strings.Contains(err.Error(), "wrong") || strings.Contains(err.Error(), "a long script") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestAnInterruptedCommandEndsWithItsChildren(t *testing.T) {
 	c := newCache(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -97,6 +104,8 @@ func TestRunRefusesWhatItDoesNotKnow(t *testing.T) {
 		"build -fast":     "flag provided but not defined: -fast",
 		"build nginx":     `no image "nginx"`,
 		"rootfs":          "rootfs: name an image",
+		"cargo":           "cargo: say what it is to do",
+		"provider all":    `provider: unexpected argument "all"`,
 		"rootfs echo":     "made from scratch",
 		"list -tars echo": "has not been built: images build echo",
 		"verify echo":     "has not been built: images build echo",

@@ -19,11 +19,15 @@ import (
 )
 
 const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
+       images provider
+       images cargo [-write] -- ARGUMENT...
 
   build [-fresh]   build images; -fresh takes in what Debian has published since the last build
   list [-tars]     show the images built last; -tars prints the paths of their tars alone
   rootfs           print a folder with the root file system of an image's Debian packages, for tests
   verify           check the images built last: versions, user, rights, and a post-quantum handshake
+  provider         print the path of the OpenSSL provider, oqsprovider.so, built from crypto/
+  cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
 
 Images: %s ("client" is both clients).
 The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.
@@ -46,8 +50,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(io.Discard)
 	fresh := flags.Bool("fresh", false, "")
 	tars := flags.Bool("tars", false, "")
+	write := flags.Bool("write", false, "")
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n"+usage, err, strings.Join(ids(), ", "))
+	}
+	if args[0] == "provider" || args[0] == "cargo" {
+		return runRust(ctx, args[0], flags.Args(), *fresh, *write, out)
 	}
 	images, err := selectImages(flags.Args())
 	if err != nil {
@@ -104,6 +112,29 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// runRust runs the commands that are about the Rust workspace rather than images.
+func runRust(ctx context.Context, command string, args []string, fresh, write bool, out io.Writer) error {
+	switch {
+	case command == "cargo" && len(args) == 0:
+		return errors.New("cargo: say what it is to do, as in: images cargo -- test")
+	case command == "provider" && len(args) > 0:
+		return fmt.Errorf("provider: unexpected argument %q", args[0])
+	}
+	b, err := newBuilder(ctx)
+	if err != nil {
+		return err
+	}
+	b.fresh = fresh
+	if command == "cargo" {
+		return b.cargo(ctx, args, write, out)
+	}
+	p, err := b.provider(ctx)
+	if err == nil {
+		fmt.Fprintln(out, p.module)
+	}
+	return err
 }
 
 func newBuilder(ctx context.Context) (*builder, error) {

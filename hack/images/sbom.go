@@ -28,9 +28,26 @@ func readProgram(path string) (goProgram, error) {
 	return goProgram{filepath.Base(path), sum, info}, err
 }
 
-// billOfMaterials lists what an image holds as CycloneDX 1.6: each Debian package, each Go program, and the modules and
-// the standard library in each program. Equal content gives an equal document, so it has no time stamp.
-func billOfMaterials(name, version, suite string, packages []debPackage, programs []goProgram) *cdx.BOM {
+// rustModule is a library that was compiled from Rust crates.
+type rustModule struct {
+	name, sha256 string
+	crates       []crate
+}
+
+// readModule reads what is recorded of the OpenSSL provider.
+func readModule(p provider) (rustModule, error) {
+	crates, err := readCrates(p.crateList)
+	if err != nil {
+		return rustModule{}, err
+	}
+	sum, err := hashFile(p.module)
+	return rustModule{filepath.Base(p.module), sum, crates}, err
+}
+
+// billOfMaterials lists what an image holds as CycloneDX 1.6: each Debian package, each Go program with the modules and
+// the standard library in it, and each Rust library with its crates. Equal content gives an equal document, so it has no
+// time stamp.
+func billOfMaterials(name, version, suite string, packages []debPackage, programs []goProgram, modules []rustModule) *cdx.BOM {
 	bom := cdx.NewBOM()
 	subject := cdx.Component{Type: cdx.ComponentTypeContainer, BOMRef: "image", Name: name, Version: version}
 	bom.Metadata = &cdx.Metadata{Component: &subject}
@@ -44,22 +61,29 @@ func billOfMaterials(name, version, suite string, packages []debPackage, program
 		top = append(top, c.BOMRef)
 	}
 	seen := map[string]bool{}
-	for _, p := range programs {
-		app := cdx.Component{
-			Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name, Version: version,
-			Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: p.sha256}},
-		}
-		components = append(components, app)
-		top = append(top, app.BOMRef)
+	built := func(c cdx.Component, sha256 string, parts []cdx.Component) {
+		c.Version, c.Hashes = version, &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sha256}}
+		components = append(components, c)
+		top = append(top, c.BOMRef)
 		var uses []string
-		for _, m := range goModules(p.info) {
-			uses = append(uses, m.BOMRef)
-			if !seen[m.BOMRef] {
-				seen[m.BOMRef] = true
-				components = append(components, m)
+		for _, p := range parts {
+			uses = append(uses, p.BOMRef)
+			if !seen[p.BOMRef] {
+				seen[p.BOMRef] = true
+				components = append(components, p)
 			}
 		}
-		dependencies = append(dependencies, cdx.Dependency{Ref: app.BOMRef, Dependencies: &uses})
+		dependencies = append(dependencies, cdx.Dependency{Ref: c.BOMRef, Dependencies: &uses})
+	}
+	for _, p := range programs {
+		built(cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name}, p.sha256, goModules(p.info))
+	}
+	for _, m := range modules {
+		var parts []cdx.Component
+		for _, c := range m.crates {
+			parts = append(parts, crateComponents(c)...)
+		}
+		built(cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: "module:" + m.name, Name: m.name}, m.sha256, parts)
 	}
 	dependencies = append([]cdx.Dependency{{Ref: subject.BOMRef, Dependencies: &top}}, dependencies...)
 	bom.Components, bom.Dependencies = &components, &dependencies
@@ -101,6 +125,26 @@ func goComponent(path, version string) cdx.Component {
 	return cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: path, Version: version, PackageURL: purl}
 }
 
+// crateComponents describes a crate, and the C library whose sources it carries: by convention the crate's version names
+// that behind a plus sign, as in 0.11.0+liboqs-0.13.0.
+func crateComponents(c crate) []cdx.Component {
+	purl := "pkg:cargo/" + c.Name + "@" + purlEscape(c.Version)
+	component := cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: c.Name, Version: c.Version, PackageURL: purl}
+	if c.SHA256 != "" {
+		component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: c.SHA256}}
+	}
+	if c.License != "" {
+		component.Licenses = &cdx.Licenses{{Expression: c.License}}
+	}
+	_, carried, _ := strings.Cut(c.Version, "+")
+	name, version, ok := strings.Cut(carried, "-")
+	if !ok {
+		return []cdx.Component{component}
+	}
+	purl = "pkg:generic/" + name + "@" + purlEscape(version)
+	return []cdx.Component{component, {Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: name, Version: version, PackageURL: purl}}
+}
+
 // purlEscape escapes a name or a version as the package URL specification asks: "+" is percent-encoded, ":" is not.
 func purlEscape(v string) string { return strings.ReplaceAll(url.QueryEscape(v), "%3A", ":") }
 
@@ -128,13 +172,19 @@ func encode(bom *cdx.BOM) ([]byte, error) {
 }
 
 // packageList is the plain form of the same: "name version" lines, as packages.txt holds them.
-func packageList(packages []debPackage, programs []goProgram) []byte {
+func packageList(packages []debPackage, programs []goProgram, modules []rustModule) []byte {
 	var out bytes.Buffer
 	for _, p := range packages {
 		fmt.Fprintf(&out, "%s %s\n", p.name, p.version)
 	}
 	for _, p := range programs {
 		fmt.Fprintf(&out, "%s %s sha256:%s\n", p.name, p.info.GoVersion, p.sha256)
+	}
+	for _, m := range modules {
+		fmt.Fprintf(&out, "%s sha256:%s\n", m.name, m.sha256)
+		for _, c := range m.crates {
+			fmt.Fprintf(&out, "%s %s\n", c.Name, c.Version)
+		}
 	}
 	return out.Bytes()
 }

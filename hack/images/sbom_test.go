@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"debug/buildinfo"
+	"maps"
 	"os"
 	"regexp"
 	"runtime/debug"
@@ -24,7 +25,13 @@ func sampleBOM(t *testing.T) *cdx.BOM {
 		},
 	}}
 	second := goProgram{"qtls-probe", strings.Repeat("cd", 32), &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}
-	return billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), []goProgram{agent, second})
+	return billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), []goProgram{agent, second}, []rustModule{
+		{"oqsprovider.so", strings.Repeat("ef", 32), []crate{
+			{"kpqc", "0.2.1", "MIT", strings.Repeat("01", 32)},
+			{"oqs-sys", "0.11.0+liboqs-0.13.0", "MIT OR Apache-2.0", strings.Repeat("23", 32)},
+			{"unlicensed", "1.0.0", "", ""},
+		}},
+	})
 }
 
 func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
@@ -44,6 +51,11 @@ func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
 		"pkg:golang/k8s.io/api@v0.36.3":                     "v0.36.3",
 		"pkg:golang/example.com/fork@v1.0.1%2Bincompatible": "v1.0.1+incompatible",
 		"pkg:golang/../local":                               "",
+		"module:oqsprovider.so":                             "1.2.3",
+		"pkg:cargo/kpqc@0.2.1":                              "0.2.1",
+		"pkg:cargo/oqs-sys@0.11.0%2Bliboqs-0.13.0":          "0.11.0+liboqs-0.13.0",
+		"pkg:generic/liboqs@0.13.0":                         "0.13.0",
+		"pkg:cargo/unlicensed@1.0.0":                        "1.0.0",
 	} {
 		if got, ok := versions[ref]; !ok || got != version {
 			t.Errorf("component %s has version %q (there: %t), want %q", ref, got, ok, version)
@@ -66,6 +78,27 @@ func TestBillOfMaterialsKeepsTheSourcePackage(t *testing.T) {
 			}
 		}
 		t.Errorf("libstdc++6 has properties %v, want debian:source gcc-14", *c.Properties)
+	}
+}
+
+func TestBillOfMaterialsHasLicencesAndChecksumsOfCrates(t *testing.T) {
+	got := map[string]string{}
+	for _, c := range *sampleBOM(t).Components {
+		if !strings.HasPrefix(c.BOMRef, "pkg:cargo/") {
+			continue
+		}
+		licence, sum := "none", "none"
+		if c.Licenses != nil {
+			licence = (*c.Licenses)[0].Expression
+		}
+		if c.Hashes != nil {
+			sum = (*c.Hashes)[0].Value[:4]
+		}
+		got[c.Name] = licence + ", " + sum
+	}
+	want := map[string]string{"kpqc": "MIT, 0101", "oqs-sys": "MIT OR Apache-2.0, 2323", "unlicensed": "none, none"}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -105,7 +138,7 @@ func TestSerialNumberFollowsTheContent(t *testing.T) {
 	if a.SerialNumber != b.SerialNumber {
 		t.Error("equal content, different serial numbers")
 	}
-	c := billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), nil)
+	c := billOfMaterials("ghcr.io/qtls-dev/qtls-gateway", "1.2.3", "trixie", sampleStatus(t), nil, nil)
 	if a.SerialNumber == c.SerialNumber {
 		t.Error("different content, equal serial numbers")
 	}
@@ -133,8 +166,9 @@ func TestReadProgramOfThisTest(t *testing.T) {
 }
 
 func TestPackageList(t *testing.T) {
-	got := string(packageList(sampleStatus(t)[:2], []goProgram{{"qtls-agent", "abcd", &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}}))
-	if want := "haproxy 3.2.26-1\nlibcrypt1 1:4.4.38-1\nqtls-agent go1.27.4 sha256:abcd\n"; got != want {
+	got := string(packageList(sampleStatus(t)[:2], []goProgram{{"qtls-agent", "abcd", &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}},
+		[]rustModule{{"oqsprovider.so", "ef01", []crate{{Name: "kpqc", Version: "0.2.1"}}}}))
+	if want := "haproxy 3.2.26-1\nlibcrypt1 1:4.4.38-1\nqtls-agent go1.27.4 sha256:abcd\noqsprovider.so sha256:ef01\nkpqc 0.2.1\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -28,6 +28,9 @@ func checksOf(i image) []check {
 	if i.suite != "" {
 		checks = append(checks, check{"no apt lists, mirrors or policies of the build", cleanApt})
 	}
+	if i.provider {
+		checks = append(checks, check{"openssl loads oqsprovider", loadsProvider})
+	}
 	switch i.id {
 	case "gateway":
 		checks = append(checks,
@@ -63,7 +66,7 @@ func (b *builder) verify(ctx context.Context, i image, out io.Writer) error {
 	defer os.RemoveAll(dir)
 	c := &container{root: filepath.Join(dir, "root"), files: filepath.Join(dir, "files"), user: contents.user}
 	// From storage, by ID: the tar that is checked and the file system come from the same image.
-	if err := b.unpack(ctx, i, c.root, strings.TrimPrefix(r.ID, "sha256:")); err != nil {
+	if err := b.unpack(ctx, i.id, c.root, strings.TrimPrefix(r.ID, "sha256:")); err != nil {
 		return err
 	}
 	if err := os.Mkdir(c.files, 0o777); err != nil {
@@ -213,6 +216,14 @@ func opensslRelease(want string) func(context.Context, *container) (string, erro
 		}
 		return "OpenSSL " + v, err
 	}
+}
+
+func loadsProvider(ctx context.Context, c *container) (string, error) {
+	out, err := c.exec(ctx, "openssl", "list", "-providers", "-provider", "default", "-provider", "oqsprovider")
+	if err != nil {
+		return "", err
+	}
+	return parseProvider(out, "oqsprovider")
 }
 
 // probeConfiguration listens on a unix socket: no network is needed to shake hands with it.

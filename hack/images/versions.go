@@ -33,6 +33,25 @@ func parseOpenSSL(output string) (string, error) {
 	return m[1], nil
 }
 
+// parseProvider reads the output of `openssl list -providers` and returns the name and the version of a provider; an error
+// when it is not there or not active.
+func parseProvider(output, id string) (string, error) {
+	fields, inside := map[string]string{}, false
+	for line := range strings.Lines(output) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		switch {
+		case !ok:
+			inside = name == id // a line without a value begins a provider
+		case inside:
+			fields[name] = value
+		}
+	}
+	if fields["status"] != "active" {
+		return "", fmt.Errorf("openssl does not list %s as active: %s", id, lastLines([]byte(output), 15))
+	}
+	return fields["name"] + " " + fields["version"], nil
+}
+
 // parseHandshake reads the output of `openssl s_client` and says which group and signature scheme it used; an error
 // when they are not the wanted ones or when the chain was not verified.
 func parseHandshake(output, group, scheme string) (string, error) {

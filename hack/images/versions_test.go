@@ -32,6 +32,29 @@ func TestOpenSSLVersion(t *testing.T) {
 	}
 }
 
+func TestOnlyAnActiveProviderCounts(t *testing.T) {
+	list := `Providers:
+  default
+    name: OpenSSL Default Provider
+    version: 3.5.7
+    status: active
+  oqsprovider
+    name: Q-TLS provider
+    version: 0.1.0
+    status: active
+`
+	if got, err := parseProvider(list, "oqsprovider"); err != nil || got != "Q-TLS provider 0.1.0" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for what, output := range map[string]string{
+		"missing": strings.Replace(list, "oqsprovider", "legacy", 1), "inactive": strings.TrimSuffix(list, "active\n") + "inactive\n", "empty": "",
+	} {
+		if got, err := parseProvider(output, "oqsprovider"); err == nil {
+			t.Errorf("%s: it passes as %q", what, got)
+		}
+	}
+}
+
 func TestHandshakeMustHaveUsedTheWantedGroupAndScheme(t *testing.T) {
 	good := "Peer signature type: mldsa65\nNegotiated TLS1.3 group: X25519MLKEM768\nVerify return code: 0 (ok)\n"
 	if got, err := parseHandshake(good, "X25519MLKEM768", "mldsa65"); err != nil || got != "X25519MLKEM768, mldsa65, chain verified" {

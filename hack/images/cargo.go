@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// toolchainStage is the stage of the gateway's Dockerfile in which the OpenSSL provider is compiled. The other
+// Dockerfiles have the same.
+const toolchainStage = "toolchain"
+
+// testTools are added to that stage here, where the provider is tested too, and the folders that cargo sees.
+const testTools = `
+FROM ` + toolchainStage + ` AS tests
+RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl rust-clippy rustfmt valgrind
+RUN mkdir -p /cargo /out /src /target
+`
+
+// toolchain is the root file system that cargo runs in.
+type toolchain struct {
+	root string
+	key  key
+}
+
+// dockerfileStage cuts a stage out of a Dockerfile, from its FROM to the next one.
+func dockerfileStage(dockerfile, name string) (string, error) {
+	var stage strings.Builder
+	inside := false
+	for line := range strings.Lines(dockerfile) {
+		if strings.HasPrefix(line, "FROM ") {
+			inside = strings.HasSuffix(strings.TrimSpace(line), " AS "+name)
+		}
+		if inside && !strings.HasPrefix(line, "#") {
+			stage.WriteString(line)
+		}
+	}
+	if stage.Len() == 0 {
+		return "", fmt.Errorf("no line FROM ... AS %s", name)
+	}
+	return stage.String(), nil
+}
+
+// toolchainKey names the root by all that it is made from.
+func toolchainKey(dockerfile string, p aptPolicy) key {
+	return newKey("toolchain/1").text("base", string(baseKey("trixie", p))).text("dockerfile", dockerfile).sum()
+}
+
+// toolchain returns the root in which cargo runs, making it unless the cache holds it.
+func (b *builder) toolchain(ctx context.Context) (toolchain, error) {
+	path := filepath.Join(b.root, "images", "gateway", "Dockerfile")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return toolchain{}, err
+	}
+	stage, err := dockerfileStage(string(text), toolchainStage)
+	if err != nil {
+		return toolchain{}, fmt.Errorf("%s: %w", path, err)
+	}
+	dockerfile := stage + testTools
+	t := toolchain{key: toolchainKey(dockerfile, b.policy)}
+	name := "toolchain-" + t.key.short()
+	t.root = b.path("rootfs", name)
+	cached := func() bool {
+		_, err := os.Stat(t.root)
+		return err == nil && (!b.fresh || b.refreshed)
+	}
+	if cached() {
+		return t, nil
+	}
+	if err := errors.Join(b.lock(), requireCommands("buildah", "mmdebstrap")); err != nil {
+		return toolchain{}, err
+	}
+	if cached() { // made while this process waited for the lock
+		return t, nil
+	}
+	if err := b.base(ctx, b.buildah, "trixie", b.policy, b.fresh); err != nil {
+		return toolchain{}, err
+	}
+	const tag = "localhost/qtls-toolchain"
+	if err := b.buildah.build(ctx, "build toolchain", build{
+		tag: tag, dockerfile: []byte(dockerfile), context: b.path("base"), args: b.policy.args(), fresh: b.fresh,
+	}); err != nil {
+		return toolchain{}, err
+	}
+	if err := b.unpack(ctx, "toolchain", t.root, tag); err != nil {
+		return toolchain{}, err
+	}
+	// It is larger than all images together, and nothing starts from it.
+	if id, err := b.buildah.id(ctx, tag); err == nil {
+		_ = b.buildah.remove(ctx, id)
+	}
+	b.refreshed = true
+	// What another toolchain compiled is of no use to this one.
+	return t, errors.Join(
+		os.RemoveAll(b.path("cargo", "target")),
+		removeOthers(b.path("rootfs"), "toolchain-", name),
+	)
+}
+
+// sourceFolder is where the Rust workspace lies in a checkout.
+func (b *builder) sourceFolder() (string, error) {
+	dir := filepath.Join(b.root, "crypto")
+	if _, err := os.Stat(filepath.Join(dir, "Cargo.toml")); err != nil {
+		return "", fmt.Errorf("the Rust workspace is missing: %w", err)
+	}
+	return dir, nil
+}
+
+// rustSources lists all files of the Rust workspace in dir but build output, version control and editors' folders.
+func rustSources(dir string) ([]string, error) {
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && path != dir && (name == "target" || strings.HasPrefix(name, ".") && name != ".cargo") {
+			return fs.SkipDir
+		}
+		if !entry.Type().IsRegular() {
+			return nil
+		}
+		rel, err := filepath.Rel(dir, path)
+		files = append(files, rel)
+		return err
+	})
+	return files, err
+}
+
+// mirror makes dst a copy of the Rust workspace in src. Files that are as they were keep their time stamps, and changed
+// ones get the present time: cargo goes by time stamps, and those of another checkout may well be older than what was
+// compiled from the last one.
+func mirror(src, dst string) error {
+	wanted, err := rustSources(src)
+	if err != nil {
+		return err
+	}
+	present, err := rustSources(dst)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range present {
+		if !slices.Contains(wanted, name) {
+			if err := os.Remove(filepath.Join(dst, name)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range wanted {
+		info, err := os.Stat(filepath.Join(src, name))
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(filepath.Join(src, name))
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(dst, name)
+		if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, content) {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644)); err != nil {
+				return err
+			}
+		}
+		if err := os.Chmod(path, info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inToolchain enters the root. It is read-only but for what cargo writes, and sees the network as the machine does.
+const inToolchain = `set -eu
+root=$1 src=$2 access=$3 out=$4 cache=$5 authorities=$6; shift 6
+mount --bind "$root" "$root"
+mount --rbind /proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount --bind "$src" "$root/src"
+mount -o "remount,bind,$access" "$root/src"
+mount --bind "$cache/home" "$root/cargo"
+mount --bind "$cache/target" "$root/target"
+if [ -n "$out" ]; then mount --bind "$out" "$root/out"; fi
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+see() { if [ -e "$1" ]; then touch "$root$2"; mount --bind "$1" "$root$2"; mount -o remount,bind,ro "$root$2"; fi; }
+see /etc/resolv.conf /etc/resolv.conf
+see /etc/hosts /etc/hosts
+see "$authorities" /etc/ssl/certs/ca-certificates.crt
+mount -o remount,bind,ro "$root"
+exec chroot "$root" env -C /src "$@"`
+
+// cargoRun is one command in the build root.
+type cargoRun struct {
+	toolchain toolchain
+	// src is seen as /src, and written to only when it may be.
+	src      string
+	writable bool
+	// out, if there is one, is seen as /out.
+	out  string
+	args []string
+}
+
+// inBuildRoot prepares a command in the build root.
+func (c *cache) inBuildRoot(ctx context.Context, r cargoRun) (*exec.Cmd, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("running cargo in its build root needs root: run this command as root")
+	}
+	access := "ro"
+	if r.writable {
+		access = "rw"
+	}
+	authorities := cmp.Or(os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt")
+	args := append([]string{"-c", inToolchain, "cargo", r.toolchain.root, r.src, access, r.out, c.path("cargo"), authorities}, r.args...)
+	cmd := inPrivateMounts(command(ctx, "sh", args...))
+	cmd.Env = cargoEnvironment(os.Environ())
+	return cmd, nil
+}
+
+// cargoEnvironment is what cargo, the compilers and the tests see of an environment: how to reach the registry, and what
+// tests are told. The rest stays outside, so that the same sources give the same library.
+func cargoEnvironment(environ []string) []string {
+	env := []string{
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/cargo", "CARGO_HOME=/cargo", "CARGO_TARGET_DIR=/target",
+		"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt", "CARGO_HTTP_CAINFO=/etc/ssl/certs/ca-certificates.crt",
+	}
+	for _, v := range environ {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case strings.HasSuffix(strings.ToLower(name), "_proxy"), name == "CARGO_NET_OFFLINE", name == "CARGO_BUILD_JOBS",
+			strings.HasPrefix(name, "RUST_"), strings.HasPrefix(name, "QTLS_"):
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// lockCargo waits until no other process works in the folders that cargo uses, and makes them. Closing the file releases
+// them. Whoever holds this lock must not wait for the cache's.
+func (c *cache) lockCargo() (*os.File, error) {
+	for _, sub := range []string{"home", "src", "target"} {
+		if err := os.MkdirAll(c.path("cargo", sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return lockFile(c.path("cargo", "lock"))
+}
+
+// cargo runs cargo on the Rust workspace and shows its output as it comes; the log has it too. With write it works on the
+// checkout itself, to format it for instance, else on a copy that it cannot change.
+func (b *builder) cargo(ctx context.Context, args []string, write bool, out io.Writer) error {
+	src, err := b.sourceFolder()
+	if err != nil {
+		return err
+	}
+	t, err := b.toolchain(ctx)
+	if err != nil {
+		return err
+	}
+	lock, err := b.lockCargo()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if !write {
+		if err := mirror(src, b.path("cargo", "src")); err != nil {
+			return err
+		}
+		src = b.path("cargo", "src")
+	}
+	cmd, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, writable: write, args: append([]string{"cargo"}, args...)})
+	if err != nil {
+		return err
+	}
+	path := b.path("log", "cargo.log")
+	log, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	// One writer keeps cargo's own lines and those of the tests in their order.
+	all := io.MultiWriter(out, log)
+	cmd.Stdout, cmd.Stderr = all, all
+	title := "cargo " + strings.Join(args, " ")
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: interrupted", title)
+		}
+		return fmt.Errorf("%s: %w; its output is in %s", title, err, path)
+	}
+	progress("%s: %.1f s", title, time.Since(start).Seconds())
+	return nil
+}
