@@ -11,7 +11,7 @@ use crate::{
     openssl::evp::quietly,
     provider::Provider,
 };
-use std::ptr::null_mut;
+use std::{cell::Cell, ptr::null_mut};
 
 macro_rules! table {
     ($name:ident, $private:literal) => {
@@ -73,8 +73,9 @@ unsafe extern "C" fn decode<const INDEX: usize, const PRIVATE: bool>(
     };
     // It is ours by its identifier: what is wrong with it is worth telling.
     let Some(key) = provider.reported(key) else { return 0 };
-    let mut reference = keymgmt::into_raw(key);
-    let bytes = std::slice::from_raw_parts((&raw const reference).cast::<u8>(), size_of::<Opaque>());
+    // The constructor that OpenSSL calls takes the key out of here.
+    let reference = Cell::new(keymgmt::into_raw(key));
+    let bytes = std::slice::from_raw_parts(reference.as_ptr().cast::<u8>(), size_of::<Opaque>());
     let params = [
         Param::integer(c"type", &OBJECT_PKEY),
         Param::string(c"data-type", &registered.name),
@@ -82,7 +83,7 @@ unsafe extern "C" fn decode<const INDEX: usize, const PRIVATE: bool>(
         Param::END,
     ];
     let result = callback(params.as_ptr(), arg);
-    keymgmt::free(std::mem::replace(&mut *(&raw mut reference), null_mut())); // unless it was taken over
+    keymgmt::free(reference.replace(null_mut()));
     result
 }
 

@@ -1,0 +1,58 @@
+//! `qtls-handshake` runs HAProxy with the provider and shakes hands with it:
+//!
+//! - `qtls-handshake demo`: the KpqC cases, with certificate sizes and times beside those of classical and NIST's.
+//! - `qtls-handshake cost`: CPU of HAProxy for each handshake, with and without the provider's fast path.
+//!
+//! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES).
+
+mod client;
+mod cost;
+mod demo;
+mod pki;
+mod server;
+mod stats;
+
+use std::{env, process::ExitCode};
+
+/// What went wrong, for people.
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "usage: qtls-handshake demo [--handshakes N] [--seconds S]
+       qtls-handshake cost [--rounds N] [--handshakes N]";
+
+/// The number after an option.
+fn option(args: &[String], name: &str, otherwise: usize) -> Result<usize> {
+    match args.iter().position(|a| a == name) {
+        None => Ok(otherwise),
+        Some(i) => match args.get(i + 1).map(|v| v.parse()) {
+            Some(Ok(n)) if n > 0 => Ok(n),
+            _ => Err(format!("{name} takes a whole number from 1").into()),
+        },
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    let known: &[&str] = match args.first().map(String::as_str) {
+        Some("demo") => &["--handshakes", "--seconds"],
+        Some("cost") => &["--rounds", "--handshakes"],
+        _ => return Err(USAGE.into()),
+    };
+    if let Some(unknown) = args[1..].iter().step_by(2).find(|a| !known.contains(&a.as_str())) {
+        return Err(format!("{unknown} is no option\n{USAGE}").into());
+    }
+    match args[0].as_str() {
+        "demo" => demo::run(option(args, "--handshakes", 200)?, option(args, "--seconds", 10)?),
+        _ => cost::run(option(args, "--rounds", 7)?, option(args, "--handshakes", 200)?),
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("qtls-handshake: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

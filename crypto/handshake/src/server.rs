@@ -1,0 +1,121 @@
+//! HAProxy on loopback, that answers each request itself.
+
+use crate::{pki::Certificate, Result};
+use std::{
+    fs::{self, File},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+/// A running HAProxy; it ends with this value.
+pub struct Server {
+    process: Child,
+    pub address: SocketAddr,
+    log: PathBuf,
+}
+
+/// How HAProxy comes to its algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Providers {
+    /// OpenSSL's own only.
+    Stock,
+    /// The provider's where OpenSSL has none.
+    Loaded,
+    /// The provider's wherever it has one: the fast path.
+    Preferred,
+}
+
+impl Providers {
+    fn configuration(self) -> &'static str {
+        match self {
+            Providers::Stock => "",
+            Providers::Loaded => "    ssl-provider default\n    ssl-provider oqsprovider\n",
+            Providers::Preferred => {
+                "    ssl-propquery ?provider=oqsprovider\n    ssl-provider default\n    ssl-provider oqsprovider\n"
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Starts HAProxy with one certificate and one group.
+    pub fn start(
+        dir: &Path,
+        name: &str,
+        providers: Providers,
+        certificate: &Certificate,
+        group: &str,
+    ) -> Result<Server> {
+        // A port of the kernel's choice; nobody else is expected to take it meanwhile.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let (configuration, log) = (dir.join(format!("{name}.cfg")), dir.join(format!("{name}.log")));
+        let text = format!(
+            "global\n{}    tune.ssl.cachesize 0\n    nbthread 1\n    maxconn 2000\n\
+             defaults\n    mode http\n    timeout client 10s\n    timeout server 10s\n    timeout connect 10s\n\
+             frontend f\n    bind {address} ssl crt {} curves {group} ssl-min-ver TLSv1.3 no-tls-tickets\n\
+             \x20   http-request return status 200\n",
+            providers.configuration(),
+            certificate.file.display(),
+        );
+        fs::write(&configuration, text)?;
+        let output = File::create(&log)?;
+        let process = Command::new("haproxy")
+            .args(["-db", "-f"])
+            .arg(&configuration)
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .map_err(|e| format!("haproxy does not start: {e}"))?;
+        let mut server = Server { process, address, log };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.process.try_wait()? {
+                return Err(format!("haproxy ended with {status}: {}", fs::read_to_string(&server.log)?).into());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("haproxy does not listen on {address} after 10 s").into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// CPU time of the process so far, in seconds, to the nanosecond; it has one thread.
+    pub fn cpu(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.process.id()))?;
+        let nanoseconds: f64 = stat.split_whitespace().next().ok_or("schedstat is empty")?.parse()?;
+        Ok(nanoseconds / 1e9)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder for one run, which goes with the value; keys lie in it.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes a folder that only its owner can read.
+pub fn scratch() -> Result<Scratch> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = std::env::temp_dir().join(format!("qtls-handshake-{}", std::process::id()));
+    fs::DirBuilder::new().mode(0o700).create(&path)?;
+    Ok(Scratch(path))
+}
