@@ -80,6 +80,10 @@ fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives ea
 build: $(QTLS_CLUSTER) ## Build the operator and the agent into bin/
 	go build -trimpath -o bin/ ./cmd/...
 
+.PHONY: provider
+provider: deps ## Build the OpenSSL provider, oqsprovider.so, and print where it is
+	@go -C hack/images run . provider
+
 .PHONY: images
 images: deps ## Build the container images
 	go -C hack/images run . build
@@ -97,18 +101,22 @@ generate: ## Make what is made from the code: definitions, rights, the chart's f
 verify: ## Check that `make generate` would change nothing
 	@hack/verify
 
-.PHONY: lint lint-go lint-shell lint-paths
-lint: lint-go lint-shell lint-paths ## Run the linters
+.PHONY: lint lint-go lint-rust lint-shell lint-paths
+lint: lint-go lint-rust lint-shell lint-paths ## Run the linters
 lint-go:
 	@failed=0; for m in $(MODULES); do echo "golangci-lint $$m"; (cd $$m && $(GOLANGCI_LINT) run --config="$(CURDIR)/.golangci.yml" ./...) || failed=1; done; exit $$failed
+lint-rust:
+	@go -C hack/images run . cargo -- fmt --check
+	@go -C hack/images run . cargo -- clippy --release --workspace --all-targets --locked -- -D warnings
 lint-shell:
 	@shellcheck $(SCRIPTS)
 lint-paths:
 	@hack/lint-paths
 
 .PHONY: format
-format: ## Format the Go code
+format: ## Format the Go and Rust code
 	@for m in $(MODULES); do (cd $$m && $(GOLANGCI_LINT) fmt --config="$(CURDIR)/.golangci.yml"); done
+	@go -C hack/images run . cargo -write -- fmt
 
 .PHONY: deps
 deps:

@@ -10,6 +10,20 @@ import (
 	"time"
 )
 
+// A testReader makes a writer for the output of a command that runs tests, which
+// adds them to the result. What is no outcome of a test goes to other.
+type testReader func(s step, out, other io.Writer, r *result) testOutput
+
+type testOutput interface {
+	io.Writer
+	// close handles what is left.
+	close()
+}
+
+func readGoTest(s step, out, other io.Writer, r *result) testOutput {
+	return newEvents(s, out, other, r)
+}
+
 // event is one line of `go test -json` (see `go doc test2json`), or of its
 // build output.
 type event struct {

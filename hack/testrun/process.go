@@ -46,11 +46,11 @@ func (s step) run(ctx context.Context, env []string, out io.Writer, r *result) {
 	cmd.Stderr = last
 	before := len(r.failures)
 	var err error
-	if s.goTest {
-		events := newEvents(s, out, last, r)
-		cmd.Stdout = events
+	if s.tests != nil {
+		reader := s.tests(s, out, last, r)
+		cmd.Stdout = reader
 		err = cmd.Run()
-		events.close()
+		reader.close()
 	} else {
 		cmd.Stdout = last
 		err = cmd.Run()
@@ -60,11 +60,11 @@ func (s step) run(ctx context.Context, env []string, out io.Writer, r *result) {
 		r.fail(s.name, fmt.Sprintf("took longer than %s and was ended\n%s", s.timeout, last.text()))
 	case err != nil && len(r.failures) == before: // not known from a test's own result
 		r.fail(s.name, fmt.Sprintf("%s: %v\n%s", strings.Join(s.command, " "), err, last.text()))
-	case !s.goTest && err == nil:
+	case s.tests == nil && err == nil:
 		r.passed++
 		fmt.Fprintf(out, "  ok    %s (%s)\n", s.name, seconds(time.Since(start)))
 	}
-	if !s.goTest && len(r.failures) > before {
+	if s.tests == nil && len(r.failures) > before {
 		fmt.Fprintf(out, "  FAIL  %s (%s)\n", s.name, seconds(time.Since(start)))
 	}
 }

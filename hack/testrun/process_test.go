@@ -41,7 +41,7 @@ func TestACommandThatCannotStartIsAFailure(t *testing.T) {
 }
 
 func TestAGoTestThatEndsWithoutAnyResultIsAFailure(t *testing.T) {
-	r := runStep(t.Context(), step{name: "x", goTest: true, command: []string{"sh", "-c", "echo no cluster >&2; exit 1"}})
+	r := runStep(t.Context(), step{name: "x", tests: readGoTest, command: []string{"sh", "-c", "echo no cluster >&2; exit 1"}})
 	if len(r.failures) != 1 || !strings.Contains(r.failures[0].output, "no cluster") {
 		t.Errorf("got %+v", r)
 	}
@@ -84,7 +84,7 @@ func TestASuiteThatCannotBePreparedHasFailed(t *testing.T) {
 }
 
 func TestASuiteThatRanNoTestHasFailed(t *testing.T) {
-	s := suite{name: "s", steps: []step{{name: "nothing", goTest: true, command: []string{"true"}, timeout: time.Minute}}}
+	s := suite{name: "s", steps: []step{{name: "nothing", tests: readGoTest, command: []string{"true"}, timeout: time.Minute}}}
 	if r := runSuite(t.Context(), s, devNull(t)); len(r.failures) != 1 {
 		t.Errorf("got %+v", r)
 	}

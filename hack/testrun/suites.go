@@ -27,12 +27,13 @@ type preparation struct {
 	command  []string
 }
 
-// A step is one command: a check that counts as one test, or `go test -json`,
-// whose tests are counted one by one.
+// A step is one command: a check that counts as one test, or a run of tests that
+// are counted one by one.
 type step struct {
 	name    string
 	command []string
-	goTest  bool
+	// tests reads the output of a run of tests; nil for a check.
+	tests testReader
 	// env is added to the environment.
 	env []string
 	// eachTest shows every test of a `go test` as it ends, for slow ones.
@@ -44,6 +45,7 @@ var (
 	cluster     = filepath.Join("bin", "qtls-cluster")
 	gatewayRoot = preparation{name: "gateway root file system", variable: "QTLS_GATEWAY_ROOTFS", command: []string{"go", "-C", "hack/images", "run", ".", "rootfs", "gateway"}}
 	images      = preparation{name: "images", command: []string{"go", "-C", "hack/images", "run", ".", "build"}}
+	provider    = preparation{name: "OpenSSL provider", variable: "QTLS_PROVIDER", command: []string{"go", "-C", "hack/images", "run", ".", "provider"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
 	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
 )
@@ -65,6 +67,7 @@ func suites(set settings) []suite {
 			check("golangci-lint", "make", "--silent", "lint-go"),
 			check("shellcheck", "make", "--silent", "lint-shell"),
 			check("no path of a machine", "make", "--silent", "lint-paths"),
+			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
 		{name: "unit", prepare: []preparation{gatewayRoot}, steps: []step{
 			goTest(".", "-race", "./..."),
@@ -79,10 +82,11 @@ func suites(set settings) []suite {
 		{name: "chart", prepare: []preparation{helm}, steps: []step{
 			goTest(".", "-tags=chart", "./charts/..."),
 		}},
-		{name: "crypto", prepare: []preparation{images, gatewayRoot}, steps: []step{
+		{name: "crypto", prepare: []preparation{images, gatewayRoot, provider}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
+			cargoTest("--release", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"),
 			goTest(".", append([]string{"-p=1", "-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...), // one at a time, for some count under load
 		}},
 		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
@@ -98,7 +102,7 @@ var (
 // smoke breaks nodes of the local cluster, and looks for what is left when it is
 // down. It skips itself where a person's cluster would be in the way.
 var smoke = step{
-	name: "hack/cluster/smoke", goTest: true, eachTest: true, timeout: 20 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
+	name: "hack/cluster/smoke", tests: readGoTest, eachTest: true, timeout: 20 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
 	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=15m", "./smoke"},
 }
 
@@ -110,7 +114,7 @@ func onCluster(s step, nodes string, command ...string) step {
 }
 
 func endToEnd(pattern string) []step {
-	tests := onCluster(step{name: "e2e", goTest: true, eachTest: true, timeout: 50 * time.Minute}, "3",
+	tests := onCluster(step{name: "e2e", tests: readGoTest, eachTest: true, timeout: 50 * time.Minute}, "3",
 		"go", "test", "-json", "-count=1", "-timeout=45m", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
 	if pattern != "" {
 		return []step{tests}
@@ -126,8 +130,17 @@ func check(name string, command ...string) step {
 
 func goTest(module string, args ...string) step {
 	return step{
-		name: "go test " + module, goTest: true, timeout: 25 * time.Minute,
+		name: "go test " + module, tests: readGoTest, timeout: 25 * time.Minute,
 		command: append([]string{"go", "-C", module, "test", "-json", "-timeout=15m"}, args...),
+	}
+}
+
+// cargoTest runs the tests of crypto/. They share what was compiled for the
+// provider with --release.
+func cargoTest(args ...string) step {
+	return step{
+		name: "cargo test", tests: readCargoTest, timeout: 25 * time.Minute,
+		command: append([]string{"go", "-C", "hack/images", "run", ".", "cargo", "--", "test"}, args...),
 	}
 }
 
