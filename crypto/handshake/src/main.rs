@@ -2,12 +2,14 @@
 //!
 //! - `qtls-handshake demo`: the KpqC cases, with certificate sizes and times beside those of classical and NIST's.
 //! - `qtls-handshake cost`: CPU of HAProxy for each handshake, with and without the provider's fast path.
+//! - `qtls-handshake operations`: what single operations cost, of every algorithm and provider.
 //!
 //! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES).
 
 mod client;
 mod cost;
 mod demo;
+mod operations;
 mod pki;
 mod server;
 mod stats;
@@ -18,7 +20,8 @@ use std::{env, process::ExitCode};
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "usage: qtls-handshake demo [--handshakes N] [--seconds S]
-       qtls-handshake cost [--rounds N] [--handshakes N]";
+       qtls-handshake cost [--rounds N] [--handshakes N]
+       qtls-handshake operations [TEXT]     (only rows of the table that have the text)";
 
 /// The number after an option.
 fn option(args: &[String], name: &str, otherwise: usize) -> Result<usize> {
@@ -32,6 +35,11 @@ fn option(args: &[String], name: &str, otherwise: usize) -> Result<usize> {
 }
 
 fn run(args: &[String]) -> Result<()> {
+    if let [command, rest @ ..] = args {
+        if command == "operations" && rest.len() <= 1 {
+            return operations::run(rest.first().map_or("", String::as_str));
+        }
+    }
     let known: &[&str] = match args.first().map(String::as_str) {
         Some("demo") => &["--handshakes", "--seconds"],
         Some("cost") => &["--rounds", "--handshakes"],
