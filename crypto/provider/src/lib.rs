@@ -20,6 +20,8 @@ pub mod primitives;
 pub mod provider;
 mod signature;
 pub mod stack;
+#[cfg(test)]
+mod tests;
 
 use openssl::{
     abi::{c_char, c_int, c_void, entry, provider as id, AlgorithmEntry, Dispatch, Item, Opaque, Param, ParamCallback},

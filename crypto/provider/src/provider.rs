@@ -43,6 +43,10 @@ pub struct Provider {
     _properties: Vec<CString>,
 }
 
+// SAFETY: nothing changes it once it is made; the core and the library context may be used by several threads.
+unsafe impl Send for Provider {}
+unsafe impl Sync for Provider {}
+
 impl random::Source for Provider {
     fn fill(&self, out: &mut [u8]) -> std::result::Result<(), Failed> {
         self.library.random(out).map_err(|_| Failed)

@@ -1,0 +1,8 @@
+//! Every algorithm of the table: what its keys, ciphertexts and signatures are like, and what is refused.
+
+mod kem;
+mod keys;
+mod randomness;
+mod signature;
+mod support;
+mod table;

@@ -1,0 +1,136 @@
+//! What the tests share: a provider without OpenSSL's core, keys that are made once, and a way to go through all
+//! algorithms on all processors.
+
+use crate::{
+    algorithm::{Algorithm, Primitive, ALGORITHMS, COUNT},
+    error::Result,
+    key::Key,
+    openssl::{
+        abi::{c_char, c_int, c_void, entry, from_core, Dispatch},
+        core::Core,
+        evp::Library,
+    },
+    provider::Provider,
+};
+use std::{
+    any::Any,
+    panic::{catch_unwind, AssertUnwindSafe},
+    ptr::null,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Mutex, OnceLock,
+    },
+    thread,
+};
+
+unsafe extern "C" fn known(_: *const c_void, _: *const c_char, _: *const c_char, _: *const c_char) -> c_int {
+    1
+}
+
+/// A core for which every object identifier is fine already.
+static CORE: [Dispatch; 3] =
+    [entry!(from_core::OBJ_CREATE, known), entry!(from_core::OBJ_ADD_SIGID, known), Dispatch::END];
+
+pub fn provider_with(environment: impl Fn(&str) -> Option<String>) -> Result<Provider> {
+    // SAFETY: the table ends with Dispatch::END, and its functions have the types of their numbers.
+    let core = unsafe { Core::new(null(), CORE.as_ptr()) };
+    Provider::new(core, Library::process_default(), environment).map_err(|(_, e)| e)
+}
+
+pub fn provider() -> &'static Provider {
+    static PROVIDER: OnceLock<Provider> = OnceLock::new();
+    PROVIDER.get_or_init(|| provider_with(|_| None).unwrap())
+}
+
+pub fn new_key(algorithm: &'static Algorithm) -> Key<'static> {
+    let mut key = Key::empty(provider(), algorithm);
+    key.generate().unwrap();
+    key
+}
+
+/// The algorithm's key that all tests share.
+pub fn key(algorithm: &'static Algorithm) -> &'static Key<'static> {
+    static KEYS: [OnceLock<Key>; COUNT] = [const { OnceLock::new() }; COUNT];
+    KEYS[provider().index_of(algorithm)].get_or_init(|| new_key(algorithm))
+}
+
+/// Another key of the algorithm, that all tests share too.
+pub fn other_key(algorithm: &'static Algorithm) -> &'static Key<'static> {
+    static KEYS: [OnceLock<Key>; COUNT] = [const { OnceLock::new() }; COUNT];
+    KEYS[provider().index_of(algorithm)].get_or_init(|| new_key(algorithm))
+}
+
+pub fn is_kem(a: &Algorithm) -> bool {
+    !a.is_signature()
+}
+
+/// Checks each algorithm of a kind, and tells of all that fail.
+pub fn every(kind: impl Fn(&Algorithm) -> bool, check: impl Fn(&'static Algorithm) + Sync) {
+    all(ALGORITHMS.iter().filter(|a| kind(a)).collect(), check)
+}
+
+/// As `every`, with each post-quantum primitive once: in the first algorithm that has it.
+pub fn every_primitive(kind: impl Fn(&Algorithm) -> bool, check: impl Fn(&'static Algorithm) + Sync) {
+    let address = |a: &Algorithm| match a.primitive {
+        Primitive::Kem(k) => (k as *const dyn crate::primitives::Kem).cast::<()>(),
+        Primitive::Signature(s) => (s as *const dyn crate::primitives::Signature).cast::<()>(),
+    };
+    let mut chosen: Vec<&'static Algorithm> = vec![];
+    for a in ALGORITHMS.iter().filter(|a| kind(a)) {
+        if chosen.iter().all(|c| address(c) != address(a)) {
+            chosen.push(a);
+        }
+    }
+    all(chosen, check)
+}
+
+fn all(chosen: Vec<&'static Algorithm>, check: impl Fn(&'static Algorithm) + Sync) {
+    assert!(!chosen.is_empty(), "there is no such algorithm");
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(vec![]);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
+            scope.spawn(|| {
+                while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm))) {
+                        failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), chosen.len(), failures.join("\n"));
+}
+
+fn message(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(s) => *s,
+        Err(panic) => panic.downcast::<&str>().map_or("a panic".into(), |s| s.to_string()),
+    }
+}
+
+/// Bits of a text of that many bytes to change: some spread over it, and all of its last byte, where padding may be.
+pub fn some_bits(bytes: usize) -> Vec<usize> {
+    let bits = 8 * bytes;
+    let mut chosen: Vec<usize> = (0..8).map(|i| i * (bits / 8) + i * 3 % 8).filter(|b| *b < bits).collect();
+    chosen.extend(bits.saturating_sub(8)..bits);
+    chosen.dedup();
+    chosen
+}
+
+pub fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
+    let mut v = bytes.to_vec();
+    v[bit / 8] ^= 1 << (bit % 8);
+    v
+}
+
+/// The halves of what begins with the length of the first in four bytes.
+pub fn halves(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let len = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
+    bytes[4..].split_at(len)
+}
+
+pub fn joined(classical: &[u8], post_quantum: &[u8]) -> Vec<u8> {
+    [&(classical.len() as u32).to_be_bytes(), classical, post_quantum].concat()
+}
