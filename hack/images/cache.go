@@ -19,7 +19,7 @@ import (
 //	rootfs/IMAGE-KEY/            an unpacked root file system without the binaries
 //	rootfs/IMAGE                 a link to the latest of them
 //	rootfs/toolchain-KEY/        the root file system in which cargo runs
-//	cargo/home, src, target      cargo's downloads, the copy of crypto/ that it sees, and what it compiled
+//	cargo/home, src, target-KEY  cargo's downloads, the copy of crypto/ that it sees, and what a toolchain compiled
 //	provider/KEY/out/            the OpenSSL provider as images carry it; beside it, the crates in it
 //	log/                         the output of the commands that were run
 type cache struct{ dir string }

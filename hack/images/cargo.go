@@ -20,18 +20,22 @@ import (
 // Dockerfiles have the same.
 const toolchainStage = "toolchain"
 
-// testTools are added to that stage here, where the provider is tested too, and the folders that cargo sees.
+// testTools are added to that stage here, for the rest of the workspace, tests and linters, and the folders that cargo sees.
 const testTools = `
 FROM ` + toolchainStage + ` AS tests
-RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl rust-clippy rustfmt valgrind
+RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl pkg-config rust-clippy rustfmt valgrind
 RUN mkdir -p /cargo /out /src /target
 `
 
 // toolchain is the root file system that cargo runs in.
 type toolchain struct {
 	root string
-	key  key
+	// key covers what compiles, not the tools for tests: those change without everything being compiled again.
+	key key
 }
+
+// target is the folder of what was compiled by a toolchain, below the cache's folder of cargo: to another it is of no use.
+func (t toolchain) target() string { return "target-" + t.key.short() }
 
 // dockerfileStage cuts a stage out of a Dockerfile, from its FROM to the next one.
 func dockerfileStage(dockerfile, name string) (string, error) {
@@ -68,9 +72,8 @@ func (b *builder) toolchain(ctx context.Context) (toolchain, error) {
 		return toolchain{}, fmt.Errorf("%s: %w", path, err)
 	}
 	dockerfile := stage + testTools
-	t := toolchain{key: toolchainKey(dockerfile, b.policy)}
-	name := "toolchain-" + t.key.short()
-	t.root = b.path("rootfs", name)
+	name := "toolchain-" + toolchainKey(dockerfile, b.policy).short()
+	t := toolchain{root: b.path("rootfs", name), key: toolchainKey(stage, b.policy)}
 	cached := func() bool {
 		_, err := os.Stat(t.root)
 		return err == nil && (!b.fresh || b.refreshed)
@@ -100,10 +103,13 @@ func (b *builder) toolchain(ctx context.Context) (toolchain, error) {
 	if id, err := b.buildah.id(ctx, tag); err == nil {
 		_ = b.buildah.remove(ctx, id)
 	}
+	keep := []string{t.target()}
+	if b.fresh { // other compilers, perhaps, though the key is the same
+		keep = nil
+	}
 	b.refreshed = true
-	// What another toolchain compiled is of no use to this one.
 	return t, errors.Join(
-		os.RemoveAll(b.path("cargo", "target")),
+		removeOthers(b.path("cargo"), "target", keep...),
 		removeOthers(b.path("rootfs"), "toolchain-", name),
 	)
 }
@@ -181,14 +187,14 @@ func mirror(src, dst string) error {
 
 // inToolchain enters the root. It is read-only but for what cargo writes, and sees the network as the machine does.
 const inToolchain = `set -eu
-root=$1 src=$2 access=$3 out=$4 cache=$5 authorities=$6; shift 6
+root=$1 src=$2 access=$3 out=$4 home=$5 target=$6 authorities=$7; shift 7
 mount --bind "$root" "$root"
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --bind "$src" "$root/src"
 mount -o "remount,bind,$access" "$root/src"
-mount --bind "$cache/home" "$root/cargo"
-mount --bind "$cache/target" "$root/target"
+mount --bind "$home" "$root/cargo"
+mount --bind "$target" "$root/target"
 if [ -n "$out" ]; then mount --bind "$out" "$root/out"; fi
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 see() { if [ -e "$1" ]; then touch "$root$2"; mount --bind "$1" "$root$2"; mount -o remount,bind,ro "$root$2"; fi; }
@@ -219,7 +225,10 @@ func (c *cache) inBuildRoot(ctx context.Context, r cargoRun) (*exec.Cmd, error) 
 		access = "rw"
 	}
 	authorities := cmp.Or(os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt")
-	args := append([]string{"-c", inToolchain, "cargo", r.toolchain.root, r.src, access, r.out, c.path("cargo"), authorities}, r.args...)
+	args := append([]string{
+		"-c", inToolchain, "cargo", r.toolchain.root, r.src, access, r.out, c.path("cargo", "home"),
+		c.path("cargo", r.toolchain.target()), authorities,
+	}, r.args...)
 	cmd := inPrivateMounts(command(ctx, "sh", args...))
 	cmd.Env = cargoEnvironment(os.Environ())
 	return cmd, nil
@@ -245,8 +254,8 @@ func cargoEnvironment(environ []string) []string {
 
 // lockCargo waits until no other process works in the folders that cargo uses, and makes them. Closing the file releases
 // them. Whoever holds this lock must not wait for the cache's.
-func (c *cache) lockCargo() (*os.File, error) {
-	for _, sub := range []string{"home", "src", "target"} {
+func (c *cache) lockCargo(t toolchain) (*os.File, error) {
+	for _, sub := range []string{"home", "src", t.target()} {
 		if err := os.MkdirAll(c.path("cargo", sub), 0o755); err != nil {
 			return nil, err
 		}
@@ -265,7 +274,7 @@ func (b *builder) cargo(ctx context.Context, args []string, write bool, out io.W
 	if err != nil {
 		return err
 	}
-	lock, err := b.lockCargo()
+	lock, err := b.lockCargo(t)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (b *builder) provider(ctx context.Context) (provider, error) {
 	if p, ok := findProvider(b.path("provider", k.short())); ok && !b.fresh {
 		return p, nil
 	}
-	lock, err := b.lockCargo()
+	lock, err := b.lockCargo(t)
 	if err != nil {
 		return provider{}, err
 	}
