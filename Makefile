@@ -89,7 +89,8 @@ images: deps ## Build the container images
 	go -C hack/images run . build
 
 .PHONY: generate
-generate: ## Make what is made from the code: definitions, rights, the chart's files, reference pages
+generate: ## Make what is made from the algorithm table and the code: definitions, rights, the chart's files, reference pages
+	go run ./hack/algorithms
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd paths=./api/... output:crd:dir=config/crd
 	go tool controller-gen rbac:roleName=qtls-operator paths='./controllers/...;./internal/...;./cmd/...' output:rbac:dir=config/rbac

@@ -32,10 +32,6 @@ type PQCCertificate struct {
 	Status PQCCertificateStatus `json:"status,omitempty"`
 }
 
-// KeyAlgorithm is the algorithm of a certificate's key.
-// +kubebuilder:validation:Enum=ML-DSA-44;ML-DSA-65;ML-DSA-87;ECDSA-P256;ECDSA-P384;RSA-2048;RSA-3072;RSA-4096
-type KeyAlgorithm string
-
 // PQCCertificateSpec is what a user asks of a certificate.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one"

@@ -22,7 +22,7 @@ type QTLSPolicy struct {
 }
 
 // QTLSPolicySpec is what a policy accepts. Names are those of the IANA TLS
-// registries.
+// registries, and of the provider's algorithms, which are not there.
 //
 // +kubebuilder:validation:XValidation:rule="!('TLS1.3' in self.versions) || self.cipherSuites.exists(s, s in ['TLS_AES_128_GCM_SHA256','TLS_AES_256_GCM_SHA384','TLS_CHACHA20_POLY1305_SHA256'])",message="cipherSuites: version TLS1.3 needs at least one of TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256"
 // +kubebuilder:validation:XValidation:rule="!('TLS1.2' in self.versions) || self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_'))",message="cipherSuites: version TLS1.2 needs at least one suite whose name starts with TLS_ECDHE_"
@@ -44,13 +44,13 @@ type QTLSPolicySpec struct {
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=32
 	Groups []Group `json:"groups"`
 	// signatureSchemes of server certificates, best first.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=32
 	SignatureSchemes []SignatureScheme `json:"signatureSchemes"`
 	// cipherSuites, best first.
 	// +required
@@ -68,15 +68,6 @@ const (
 	TLS12 TLSVersion = "TLS1.2"
 	TLS13 TLSVersion = "TLS1.3"
 )
-
-// Group is a key exchange group, by its name in IANA's TLS Supported Groups.
-// +kubebuilder:validation:Enum=X25519MLKEM768;SecP256r1MLKEM768;SecP384r1MLKEM1024;MLKEM512;MLKEM768;MLKEM1024;x25519;x448;secp256r1;secp384r1;secp521r1
-type Group string
-
-// SignatureScheme is a signature scheme, by its name in IANA's TLS
-// SignatureScheme registry.
-// +kubebuilder:validation:Enum=mldsa44;mldsa65;mldsa87;ecdsa_secp256r1_sha256;ecdsa_secp384r1_sha384;rsa_pss_rsae_sha256;rsa_pss_rsae_sha384;rsa_pss_rsae_sha512
-type SignatureScheme string
 
 // CipherSuite is an AEAD cipher suite, by its name in IANA's registry.
 // +kubebuilder:validation:Enum=TLS_AES_128_GCM_SHA256;TLS_AES_256_GCM_SHA384;TLS_CHACHA20_POLY1305_SHA256;TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384;TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256

@@ -15,6 +15,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -60,7 +61,7 @@ func counter(o metav1.Object, annotation string) int64 {
 
 // buildPending is the Secret that keeps the key of a revision under way.
 func buildPending(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, revision int64, r record, key crypto.Signer) (*corev1.Secret, error) {
-	pem, err := pki.MarshalKey(key)
+	pem, err := keypair.MarshalKey(key)
 	if err != nil {
 		return nil, err
 	}

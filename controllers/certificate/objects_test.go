@@ -222,7 +222,7 @@ func FuzzObserve(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	keyPEM, err := pki.MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -41,7 +42,7 @@ func issuedSecret(t *testing.T, algorithm v1alpha1.KeyAlgorithm, life time.Durat
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := pki.MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}

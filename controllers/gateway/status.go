@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/observe"
@@ -254,7 +255,7 @@ func served(m model.Gateway) ([]v1alpha1.ServedCertificate, string) {
 		names = append(names, c.Algorithm)
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(resolve.Strength(v1alpha1.KeyAlgorithm(b)), resolve.Strength(v1alpha1.KeyAlgorithm(a))), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(algorithms.Strength(v1alpha1.KeyAlgorithm(b)), algorithms.Strength(v1alpha1.KeyAlgorithm(a))), cmp.Compare(a, b))
 	})
 	return certificates, strings.Join(slices.Compact(names), ",")
 }

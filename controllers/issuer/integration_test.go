@@ -20,6 +20,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/controllers/issuer"
 	"qtls.dev/qtls/internal/issuers"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 	"qtls.dev/qtls/internal/testenv"
 )
@@ -58,7 +59,7 @@ func authority(t *testing.T, algorithm v1alpha1.KeyAlgorithm, life time.Duration
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := pki.MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}

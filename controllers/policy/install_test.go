@@ -40,8 +40,8 @@ func TestMissingPoliciesAreCreatedAndOthersLeftAsTheyAre(t *testing.T) {
 	for _, p := range all.Items {
 		descriptions[p.Name] = p.Spec.Description
 	}
-	if len(descriptions) != 4 || descriptions["cnsa2-v1"] == "" || descriptions["pqc-only-v1"] == "" || descriptions["compatible-v1"] == "" {
-		t.Errorf("there are %v, want the four shipped policies", descriptions)
+	if len(descriptions) != 5 || descriptions["cnsa2-v1"] == "" || descriptions["pqc-only-v1"] == "" || descriptions["kpqc-v1"] == "" || descriptions["compatible-v1"] == "" {
+		t.Errorf("there are %v, want the five shipped policies", descriptions)
 	}
 	if got := descriptions["hybrid-v1"]; got != kept.Spec.Description {
 		t.Errorf("hybrid-v1 was changed: %q", got)
@@ -71,8 +71,8 @@ func TestAnAPIServerThatDoesNotTakeAPolicyIsAskedAgain(t *testing.T) {
 	if err := c.List(t.Context(), &all); err != nil {
 		t.Fatal(err)
 	}
-	if refused != 2 || len(all.Items) != 4 {
-		t.Errorf("after %d refusals there are %d policies, want 4 after 2", refused, len(all.Items))
+	if refused != 2 || len(all.Items) != 5 {
+		t.Errorf("after %d refusals there are %d policies, want 5 after 2", refused, len(all.Items))
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 	"qtls.dev/qtls/internal/testenv"
 )
@@ -67,7 +68,7 @@ func (w *world) request(name string, algorithm v1alpha1.KeyAlgorithm, kind, issu
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	keyPEM, err := pki.MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		w.t.Fatal(err)
 	}

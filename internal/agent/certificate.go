@@ -2,9 +2,7 @@ package agent
 
 import (
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"time"
 
@@ -40,13 +38,13 @@ func parseCertificate(secret *corev1.Secret) (*certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Secret %q: %w; store a chain and its own key", secret.Name, err)
 	}
-	// PKCS#8 as Go writes it: of an ML-DSA key the seed alone, which keeps the
-	// file small enough for one buffer of HAProxy.
-	der, err := x509.MarshalPKCS8PrivateKey(pair.Key)
+	// Of an ML-DSA key the seed alone, which keeps the file small enough for one
+	// buffer of HAProxy.
+	key, err := keypair.MarshalKey(pair.Key)
 	if err != nil {
 		return nil, fmt.Errorf("Secret %q: the private key cannot be written in PKCS#8 form", secret.Name)
 	}
-	content := append(pair.ChainPEM(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...)
+	content := append(pair.ChainPEM(), key...)
 	return &certificate{
 		Secret: secret.Name, ResourceVersion: secret.ResourceVersion, Algorithm: string(pair.Algorithm),
 		SerialNumber: pair.SerialNumber(), NotAfter: pair.Chain[0].NotAfter.UTC(),

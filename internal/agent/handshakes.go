@@ -111,12 +111,15 @@ func known(names []string, name string) string {
 // It does not tell the sizes of RSA and ECDSA keys.
 func keyAlgorithm(name string) string {
 	switch name = strings.TrimPrefix(name, "id-"); name {
-	case "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ML-DSA-44", "ML-DSA-65", "ML-DSA-87":
-		return strings.ToUpper(name)
 	case "ecPublicKey":
 		return "ECDSA"
 	case "rsaEncryption", "rsassaPss", "RSASSA-PSS":
 		return "RSA"
+	}
+	for _, k := range algorithms.KeyAlgorithms {
+		if k.Family == algorithms.PostQuantum && strings.EqualFold(name, string(k.Name)) {
+			return string(k.Name)
+		}
 	}
 	return other
 }

@@ -24,6 +24,7 @@ func TestHandshakesAreCounted(t *testing.T) {
 	resumed.Resumed = true
 	for _, seen := range []haproxy.Handshake{full, resumed,
 		{Listener: "web", Version: "TLSv1.2", CipherSuite: "ECDHE-RSA-AES256-GCM-SHA384", Group: "P-256", KeyAlgorithm: "rsaEncryption"},
+		{Listener: "web", Version: "TLSv1.3", CipherSuite: "TLS_AES_256_GCM_SHA384", Group: "p256_smaug_t1", KeyAlgorithm: "haetae3"},
 		{Listener: "web", Failed: true, Reason: "SSL_HANDSHAKE", Detail: "no suitable key share"},
 		{Listener: "web", Failed: true, Reason: "SSL_HANDSHAKE", Detail: "something new " + strings.Repeat("x", 100)},
 	} {
@@ -40,10 +41,11 @@ qtls_handshake_failures_total{listener="web",reason="other"} 1
 qtls_handshakes_total{certificate="ML-DSA-65",group="X25519MLKEM768",listener="web",resumed="false",version="TLSv1.3"} 1
 qtls_handshakes_total{certificate="ML-DSA-65",group="X25519MLKEM768",listener="web",resumed="true",version="TLSv1.3"} 1
 qtls_handshakes_total{certificate="RSA",group="P-256",listener="web",resumed="false",version="TLSv1.2"} 1
+qtls_handshakes_total{certificate="haetae3",group="p256_smaug_t1",listener="web",resumed="false",version="TLSv1.3"} 1
 # HELP qtls_policy_would_refuse_total Completed handshakes that the gateway's policy, in mode Require, would have refused, by each aspect that it does not accept: version, group, suite or certificate.
 # TYPE qtls_policy_would_refuse_total counter
-qtls_policy_would_refuse_total{aspect="certificate",listener="web"} 1
-qtls_policy_would_refuse_total{aspect="group",listener="web"} 1
+qtls_policy_would_refuse_total{aspect="certificate",listener="web"} 2
+qtls_policy_would_refuse_total{aspect="group",listener="web"} 2
 qtls_policy_would_refuse_total{aspect="suite",listener="web"} 1
 qtls_policy_would_refuse_total{aspect="version",listener="web"} 1
 `

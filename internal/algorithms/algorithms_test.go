@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -52,7 +53,9 @@ func TestTheAPIAdmitsWhatTheTableHas(t *testing.T) {
 		{"qtls.dev_qtlspolicies.yaml", "groups", names(Groups, func(g Group) string { return string(g.Name) })},
 		{"qtls.dev_qtlspolicies.yaml", "signatureSchemes", names(SignatureSchemes, func(s SignatureScheme) string { return string(s.Name) })},
 		{"qtls.dev_qtlspolicies.yaml", "cipherSuites", names(CipherSuites, func(s CipherSuite) string { return string(s.Name) })},
-		{"qtls.dev_pqccertificates.yaml", "algorithms", names(KeyAlgorithms, func(k KeyAlgorithm) string { return string(k.Name) })},
+		{"qtls.dev_pqccertificates.yaml", "algorithms", names(
+			slices.DeleteFunc(slices.Clone(KeyAlgorithms), func(k KeyAlgorithm) bool { return k.Provider != nil }), // which nothing here issues
+			func(k KeyAlgorithm) string { return string(k.Name) })},
 	} {
 		admitted := enumeration(t, c.file, c.field)
 		slices.Sort(admitted)
@@ -64,15 +67,13 @@ func TestTheAPIAdmitsWhatTheTableHas(t *testing.T) {
 }
 
 func TestKeysSignWithSchemesOfTheTable(t *testing.T) {
-	strengths := map[int]bool{}
 	for _, k := range KeyAlgorithms {
-		if len(k.Schemes) == 0 || strengths[k.Strength] {
-			t.Errorf("%s has no scheme, or the strength of another", k.Name)
+		if len(k.Schemes) == 0 {
+			t.Errorf("%s has no scheme", k.Name)
 		}
-		strengths[k.Strength] = true
 		for _, name := range k.Schemes {
-			if s, ok := LookupSignatureScheme(name); !ok || s.Family != k.Family {
-				t.Errorf("%s: scheme %q is not in the table, or of another family", k.Name, name)
+			if s, ok := LookupSignatureScheme(name); !ok || s.Family != k.Family || s.Provider != (k.Provider != nil) {
+				t.Errorf("%s: scheme %q is not in the table, of another family, or not of the same library", k.Name, name)
 			}
 		}
 	}
@@ -83,36 +84,56 @@ func TestKeysSignWithSchemesOfTheTable(t *testing.T) {
 	}
 }
 
-func TestPostQuantumKeysAreStrongerThanClassicalOnes(t *testing.T) {
-	for _, a := range KeyAlgorithms {
-		for _, b := range KeyAlgorithms {
-			if a.Family == PostQuantum && b.Family == Classical && a.Strength <= b.Strength {
-				t.Errorf("%s does not come before %s", a.Name, b.Name)
+func TestStrongerKeysComeFirst(t *testing.T) {
+	for i, weaker := range KeyAlgorithms {
+		for _, stronger := range KeyAlgorithms[:i] {
+			if Strength(stronger.Name) <= Strength(weaker.Name) {
+				t.Errorf("%s is not stronger than %s", stronger.Name, weaker.Name)
+			}
+			if stronger.Family == Classical && weaker.Family == PostQuantum {
+				t.Errorf("classical %s comes before post-quantum %s", stronger.Name, weaker.Name)
+			}
+			if stronger.Provider != nil && weaker.Family == PostQuantum && weaker.Provider == nil {
+				t.Errorf("%s, which is no standard, comes before %s, which is", stronger.Name, weaker.Name)
 			}
 		}
+	}
+	order := []v1alpha1.KeyAlgorithm{"ML-DSA-87", "ML-DSA-65", "ML-DSA-44", "p521_haetae5", "haetae5", "p384_haetae3", "haetae2", "ECDSA-P384", "ECDSA-P256", "RSA-4096", "RSA-2048", "DSA"}
+	if !slices.IsSortedFunc(order, func(a, b v1alpha1.KeyAlgorithm) int { return Strength(b) - Strength(a) }) {
+		t.Errorf("not in the order %v", order)
 	}
 }
 
 func TestCodePointsAndNamesAreUnique(t *testing.T) {
-	codes, openssl := map[uint16]string{}, map[string]string{}
-	check := func(name, alias string, code uint16) {
-		if other, ok := codes[code]; ok {
+	codes, reported, oids := map[uint16]string{}, map[string]string{}, map[string]string{}
+	check := func(name string, code uint16, others ...string) {
+		if other, ok := codes[code]; ok || code == 0 {
 			t.Errorf("%s and %s have the code point %#04x", name, other, code)
 		}
-		if other, ok := openssl[alias]; ok {
-			t.Errorf("%s and %s are %s in OpenSSL", name, other, alias)
+		codes[code] = name
+		for _, o := range append(others, name) { // OpenSSL does not tell upper case from lower
+			o = strings.ToLower(o)
+			if other, ok := reported[o]; ok && other != name {
+				t.Errorf("%s and %s are both %s in OpenSSL", name, other, o)
+			}
+			reported[o] = name
 		}
-		codes[code], openssl[alias] = name, name
 	}
 	for _, g := range Groups {
-		check(string(g.Name), g.OpenSSL, g.CodePoint)
-		if g.Family == PostQuantum && !g.TLS13Only {
-			t.Errorf("%s: TLS 1.2 has no post-quantum groups", g.Name)
-		}
+		check(string(g.Name), g.CodePoint, g.Aliases...)
 	}
 	clear(codes)
 	for _, s := range SignatureSchemes {
-		check(string(s.Name), s.OpenSSL, s.CodePoint)
+		check(string(s.Name), s.CodePoint)
+	}
+	for _, k := range KeyAlgorithms {
+		if k.Provider == nil {
+			continue
+		}
+		if other, ok := oids[k.Provider.OID]; ok || k.Provider.OID == "" {
+			t.Errorf("%s and %s have the object identifier %q", k.Name, other, k.Provider.OID)
+		}
+		oids[k.Provider.OID] = string(k.Name)
 	}
 	for _, s := range CipherSuites {
 		if s.Version != v1alpha1.TLS12 && s.Version != v1alpha1.TLS13 {
@@ -127,6 +148,28 @@ func TestLookupsFindOnlyWhatTheTableHas(t *testing.T) {
 	}
 	if _, ok := LookupGroup("x25519mlkem768"); ok {
 		t.Error("names are as the registry writes them")
+	}
+	for _, reported := range []string{"SECP256R1", "prime256v1", "P-256", "secp256r1"} {
+		if g, ok := GroupReportedAs(reported); !ok || g.OpenSSL != "P-256" {
+			t.Errorf("%s is reported of %+v, %t; want P-256", reported, g, ok)
+		}
+	}
+	for _, reported := range []string{"P256_SMAUG_T1", "p256_smaug_t1"} {
+		if g, ok := GroupReportedAs(reported); !ok || g.Name != "p256_smaug_t1" || !g.Provider {
+			t.Errorf("%s is reported of %+v, %t; want the provider's p256_smaug_t1", reported, g, ok)
+		}
+	}
+	if g, ok := GroupReportedAs("brainpoolP256r1"); ok {
+		t.Errorf("%+v", g)
+	}
+	if k, ok := LookupOID("1.3.9999.14.2.1"); !ok || k.Name != "haetae3" {
+		t.Errorf("%+v, %t", k, ok)
+	}
+	if k, ok := LookupOID(""); ok {
+		t.Errorf("no object identifier is that of %s", k.Name)
+	}
+	if _, ok := LookupSignatureScheme("OV_V"); ok {
+		t.Error("OV_V is a scheme of TLS: its certificates are too large for that")
 	}
 	if _, ok := LookupKeyAlgorithm("DSA"); ok {
 		t.Error("DSA")

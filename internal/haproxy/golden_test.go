@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
@@ -44,6 +45,11 @@ var (
 	strict = model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Curves: "MLKEM1024/SecP384r1MLKEM1024",
 		SignatureAlgorithms: "mldsa87", CipherSuites: "TLS_AES_256_GCM_SHA384"}
 
+	kpqc = model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Curves: "p256_smaug_t1/p384_ntru_plus_kem768/smaug_t5", Provider: true,
+		SignatureAlgorithms: "p384_haetae3:haetae2:ecdsa_secp256r1_sha256", CipherSuites: "TLS_AES_256_GCM_SHA384"}
+
+	haetae2 = model.Certificate{Secret: "web-haetae2", Algorithm: "haetae2", PostQuantum: true, Provider: true, HandshakeSchemes: []uint16{0xfe4d}, ChainSchemes: []uint16{0xfe4d}}
+	haetae3 = model.Certificate{Secret: "web-p384-haetae3", Algorithm: "p384_haetae3", PostQuantum: true, Provider: true, HandshakeSchemes: []uint16{0xfe52}, ChainSchemes: []uint16{0xfe52}}
 	mldsa65 = model.Certificate{Secret: "web-ml-dsa-65", Algorithm: "ML-DSA-65", PostQuantum: true, HandshakeSchemes: []uint16{0x0905}, ChainSchemes: []uint16{0x0905}}
 	mldsa87 = model.Certificate{Secret: "web-ml-dsa-87", Algorithm: "ML-DSA-87", PostQuantum: true, HandshakeSchemes: []uint16{0x0906}, ChainSchemes: []uint16{0x0905, 0x0906}}
 	p256    = model.Certificate{Secret: "web-ecdsa-p256", Algorithm: "ECDSA-P256", HandshakeSchemes: []uint16{0x0403}, ChainSchemes: []uint16{0x0403}}
@@ -117,6 +123,7 @@ func cases(t testing.TB) map[string]model.Gateway {
 					{Group: "canary:http", Weight: 1},
 				}
 			})}}),
+		"provider": gateway(kpqc, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), haetae3, haetae2, p256)}}),
 		"observe": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}), func(g *model.Gateway) {
 			g.Observe = &model.Acceptable{Versions: []string{"TLSv1.3"}, Groups: []string{"MLKEM1024"}, Suites: []string{"TLS_AES_256_GCM_SHA384"}, Algorithms: []v1alpha1.KeyAlgorithm{"ML-DSA-87"}}
 		}),
@@ -170,6 +177,9 @@ func TestHAProxyAcceptsEveryConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
+			if g.TLS.Provider {
+				provider(t)
+			}
 			writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
 			if out, err := check(dir); err != nil {
 				t.Errorf("haproxy -c: %v\n%s", err, out)
@@ -212,6 +222,9 @@ func TestBindsOfEveryPolicy(t *testing.T) {
 			}
 			t.Run(p.Name+" "+string(mode), func(t *testing.T) {
 				check := haproxyCheck(t)
+				if parameters.Provider {
+					provider(t)
+				}
 				dir := t.TempDir()
 				writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
 				if out, err := check(dir); err != nil || strings.Contains(out, "WARNING") {
@@ -240,6 +253,45 @@ func compareGolden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// The most, and the longest, that the API lets a policy name.
+func TestTheLargestPolicyIsServed(t *testing.T) {
+	const most = 32
+	longest := func(names []string) []string {
+		slices.SortFunc(names, func(a, b string) int { return len(b) - len(a) })
+		return names[:most]
+	}
+	var groups, schemes []string
+	for _, g := range algorithms.Groups {
+		groups = append(groups, string(g.Name))
+	}
+	for _, s := range algorithms.SignatureSchemes {
+		schemes = append(schemes, string(s.Name))
+	}
+	policies, err := shipped.Policies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fallback := policies[slices.IndexFunc(policies, func(p *v1alpha1.QTLSPolicy) bool { return p.Name == "compatible-v1" })]
+	largest := fallback.DeepCopy()
+	largest.Spec.Groups, largest.Spec.SignatureSchemes = nil, nil
+	for i := range most {
+		largest.Spec.Groups = append(largest.Spec.Groups, v1alpha1.Group(longest(groups)[i]))
+		largest.Spec.SignatureSchemes = append(largest.Spec.SignatureSchemes, v1alpha1.SignatureScheme(longest(schemes)[i]))
+	}
+	parameters, _ := policy.Resolve(largest, fallback, v1alpha1.PolicyModePrefer)
+	revision, err := Render(gateway(parameters, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := haproxyCheck(t)
+	provider(t)
+	dir := t.TempDir()
+	writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
+	if out, err := check(dir); err != nil || strings.Contains(out, "WARNING") {
+		t.Errorf("haproxy -c: %v\n%s", err, out)
+	}
+}
+
 func TestHAProxyRefusesWhatIsWrong(t *testing.T) { // the control: the check can fail
 	check := haproxyCheck(t)
 	revision, err := Render(cases(t)["dual"])
@@ -262,9 +314,45 @@ func haproxyCheck(t *testing.T) func(dir string) (string, error) {
 	return func(dir string) (string, error) {
 		cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
 			filepath.Join(root, "usr/sbin/haproxy"), "-c", "-f", filepath.Join(dir, ConfigFile), "-f", filepath.Join(dir, BackendsFile))
-		cmd.Env = append(os.Environ(), "OPENSSL_CONF="+filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES="+filepath.Join(root, "usr/lib/x86_64-linux-gnu/ossl-modules"))
+		cmd.Env = append(os.Environ(), "OPENSSL_CONF="+filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES="+modules(root))
 		out, err := cmd.CombinedOutput()
 		return string(out), err
+	}
+}
+
+// providerVariable names the OpenSSL provider's module, oqsprovider.so, which is
+// in the images but not in the root file systems that tests use.
+const providerVariable = "QTLS_PROVIDER"
+
+// modules is the folder of OpenSSL's modules: where the provider is, if there is
+// one.
+func modules(root string) string {
+	if module := os.Getenv(providerVariable); module != "" {
+		return filepath.Dir(module)
+	}
+	return filepath.Join(root, "usr/lib/x86_64-linux-gnu/ossl-modules")
+}
+
+// provider is the module's path. What needs it is skipped where it is not built.
+func provider(t testing.TB) string {
+	t.Helper()
+	module := os.Getenv(providerVariable)
+	if module == "" {
+		t.Skip(providerVariable + " is not set: `make test-crypto` sets it to the OpenSSL provider's module")
+	}
+	return module
+}
+
+// openssl runs the gateway image's with the provider.
+func openssl(t testing.TB, arguments ...string) {
+	t.Helper()
+	provider(t)
+	root := os.Getenv("QTLS_GATEWAY_ROOTFS")
+	arguments = append(arguments, "-provider", "default", "-provider", "oqsprovider")
+	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), append([]string{"--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"), filepath.Join(root, "usr/bin/openssl")}, arguments...)...)
+	cmd.Env = append(os.Environ(), "OPENSSL_CONF="+filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES="+modules(root))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("openssl %s: %v\n%s", arguments[0], err, out)
 	}
 }
 
@@ -304,6 +392,9 @@ func writeTree(t testing.TB, dir string, r dataplane.Revision, slots Slots) {
 
 func chainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string) []byte {
 	t.Helper()
+	if a, _ := algorithms.LookupKeyAlgorithm(algorithm); a.Provider != nil {
+		return providerChainAndKey(t, algorithm, hostname)
+	}
 	key := newKey(t, algorithm)
 	der := selfSigned(t, key, hostname, false)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
@@ -311,6 +402,23 @@ func chainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string)
 		t.Fatal(err)
 	}
 	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
+}
+
+// providerChainAndKey is of an algorithm that Go does not have.
+func providerChainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string) []byte {
+	t.Helper()
+	key, cert := filepath.Join(t.TempDir(), "tls.key"), filepath.Join(t.TempDir(), "tls.crt")
+	openssl(t, "genpkey", "-algorithm", string(algorithm), "-out", key)
+	openssl(t, "req", "-x509", "-new", "-key", key, "-out", cert, "-subj", "/CN="+hostname, "-addext", "subjectAltName=DNS:"+hostname)
+	var both []byte
+	for _, name := range []string{cert, key} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, data...)
+	}
+	return both
 }
 
 func authority(t testing.TB) []byte {

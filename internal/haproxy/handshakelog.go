@@ -69,13 +69,8 @@ func ParseHandshake(line string) (Handshake, error) {
 // groupName undoes OpenSSL's other names of a group: what it reports as
 // SECP384R1 is the P-384 of its configuration.
 func groupName(s string) string {
-	if strings.EqualFold(s, "prime256v1") {
-		s = "secp256r1"
-	}
-	for _, g := range algorithms.Groups {
-		if strings.EqualFold(s, g.OpenSSL) || strings.EqualFold(s, string(g.Name)) {
-			return g.OpenSSL
-		}
+	if g, ok := algorithms.GroupReportedAs(s); ok {
+		return g.OpenSSL
 	}
 	return s
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/keypair"
@@ -89,7 +90,7 @@ func program(image, path string, args ...string) *exec.Cmd {
 	root := rootfs(image)
 	lib := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
 	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), append([]string{"--library-path", lib, filepath.Join(root, path)}, args...)...)
-	cmd.Env = []string{"OPENSSL_CONF=" + filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES=" + filepath.Join(lib, "ossl-modules"), "HOME=/nonexistent"}
+	cmd.Env = []string{"OPENSSL_CONF=" + filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES=" + modules(root), "HOME=/nonexistent"}
 	return cmd
 }
 
@@ -142,6 +143,7 @@ type pod struct {
 	listener  net.Listener               // of the log
 	change    func(config string) string // makes another configuration of the rendered one
 	pairs     map[string][]byte          // certificate files by Secret
+	modules   string                     // folder of OpenSSL's modules in the pod, if not the image's
 	roots     []byte                     // PEM
 	process   *exec.Cmd
 	output    bytes.Buffer
@@ -186,6 +188,12 @@ func newPod(t testing.TB) *pod {
 func (p *pod) certificate(i issuer, algorithm v1alpha1.KeyAlgorithm, accept func(v1alpha1.SignatureScheme) bool, names ...string) model.Certificate {
 	p.t.Helper()
 	cert, key := i.issue(p.t, algorithm, pkix.Name{CommonName: names[0]}, names...)
+	return p.serve(cert, key, i.pem(), accept)
+}
+
+// serve a certificate, as package resolve finds it in a Secret.
+func (p *pod) serve(cert, key, root []byte, accept func(v1alpha1.SignatureScheme) bool) model.Certificate {
+	p.t.Helper()
 	pair, err := keypair.Parse(cert, key)
 	if err != nil {
 		p.t.Fatal(err)
@@ -194,13 +202,14 @@ func (p *pod) certificate(i issuer, algorithm v1alpha1.KeyAlgorithm, accept func
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	secret := fmt.Sprintf("secret-%d-%s", len(p.pairs), strings.ToLower(string(algorithm)))
+	secret := fmt.Sprintf("secret-%d-%s", len(p.pairs), strings.ToLower(string(pair.Algorithm)))
 	p.pairs[secret] = slices.Concat(pair.ChainPEM(), key)
-	if !bytes.Contains(p.roots, i.pem()) {
-		p.roots = append(p.roots, i.pem()...)
+	if !bytes.Contains(p.roots, root) {
+		p.roots = append(p.roots, root...)
 		p.write("roots.pem", p.roots)
 	}
-	return model.Certificate{Secret: secret, Algorithm: algorithm, PostQuantum: strings.HasPrefix(string(algorithm), "ML-DSA"),
+	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
+	return model.Certificate{Secret: secret, Algorithm: pair.Algorithm, PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: algorithm.Provider != nil,
 		HandshakeSchemes: pair.HandshakeSchemes(accept), ChainSchemes: chain}
 }
 
@@ -259,6 +268,9 @@ func (p *pod) start(g model.Gateway, endpoints dataplane.Endpoints) {
 exec chroot --userspec=65532:65532 "$ROOT" "$@"`
 	p.process = exec.Command("sh", append([]string{"-c", script, "sh"}, Command()...)...)
 	p.process.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + rootfs("gateway"), "DIR=" + p.dir}
+	if p.modules != "" {
+		p.process.Env = append(p.process.Env, "OPENSSL_MODULES="+p.modules)
+	}
 	p.process.Stdout, p.process.Stderr = &p.output, &p.output
 	p.process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	if err := p.process.Start(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
 )
@@ -96,6 +97,12 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("# Gateway %s/%s. Written by qtls-operator.", r.label(r.gateway.Namespace), r.label(r.gateway.Name))
 	r.line("global")
 	r.line("    default-path config")
+	if r.gateway.TLS.Provider {
+		r.line("    # Algorithms that OpenSSL lacks. Where one provider is named, OpenSSL's own has")
+		r.line("    # to be as well.")
+		r.line("    ssl-provider default")
+		r.line("    ssl-provider %s", algorithms.Provider)
+	}
 	r.line("    stats socket %s mode 600 level admin expose-fd listeners", AdminSocket)
 	r.line("    stats timeout 1h")
 	r.line("    hard-stop-after %ds", r.gateway.DrainTimeoutSeconds)

@@ -17,6 +17,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -41,7 +42,7 @@ func ca(t *testing.T, name string, algorithm v1alpha1.KeyAlgorithm, isCA bool) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := pki.MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,10 +48,10 @@ func Parse(certPEM, keyPEM []byte) (*KeyPair, error) {
 	}
 	leaf := certs[0]
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || !public.Equal(leaf.PublicKey) {
+	if !ok || !public.Equal(PublicKey(leaf)) {
 		return nil, ErrKeyMismatch
 	}
-	algorithm, err := AlgorithmOf(leaf.PublicKey)
+	algorithm, err := AlgorithmOf(key.Public())
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func order(leaf *x509.Certificate, others []*x509.Certificate) []*x509.Certifica
 	chain := []*x509.Certificate{leaf}
 	for last := leaf; !selfIssued(last) && len(chain) <= len(others); {
 		i := slices.IndexFunc(others, func(c *x509.Certificate) bool {
-			return bytes.Equal(c.RawSubject, last.RawIssuer) && !selfIssued(c) && last.CheckSignatureFrom(c) == nil
+			return bytes.Equal(c.RawSubject, last.RawIssuer) && !selfIssued(c) && signed(last, c)
 		})
 		if i < 0 {
 			break
@@ -73,6 +73,16 @@ func order(leaf *x509.Certificate, others []*x509.Certificate) []*x509.Certifica
 		chain = append(chain, last)
 	}
 	return chain
+}
+
+// signed says whether a certificate is signed by an authority's key. Of the
+// provider's algorithms, which Go cannot verify, the key's identifier is taken
+// for it.
+func signed(c, authority *x509.Certificate) bool {
+	if _, ok := signedBy(c); ok {
+		return bytes.Equal(c.AuthorityKeyId, authority.SubjectKeyId)
+	}
+	return c.CheckSignatureFrom(authority) == nil
 }
 
 func selfIssued(c *x509.Certificate) bool { return bytes.Equal(c.RawSubject, c.RawIssuer) }
@@ -112,7 +122,9 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 		var err error
 		switch block.Type {
 		case "PRIVATE KEY":
-			key, err = x509.ParsePKCS8PrivateKey(seedOnly(block.Bytes))
+			if key, err = parseProviderKey(block.Bytes); errors.Is(err, errNotProviders) {
+				key, err = x509.ParsePKCS8PrivateKey(seedOnly(block.Bytes))
+			}
 		case "EC PRIVATE KEY":
 			key, err = x509.ParseECPrivateKey(block.Bytes)
 		case "RSA PRIVATE KEY":
@@ -138,6 +150,8 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 // AlgorithmOf names the algorithm of a public key.
 func AlgorithmOf(public crypto.PublicKey) (v1alpha1.KeyAlgorithm, error) {
 	switch k := public.(type) {
+	case *ProviderPublicKey:
+		return k.Algorithm.Name, nil
 	case *mldsa.PublicKey:
 		return v1alpha1.KeyAlgorithm(k.Parameters().String()), nil
 	case *ecdsa.PublicKey:
@@ -188,6 +202,10 @@ func (k *KeyPair) ChainSchemes() ([]uint16, error) {
 			continue
 		}
 		code, ok := certificateSchemes[c.SignatureAlgorithm]
+		if a, is := signedBy(c); is {
+			s, _ := algorithms.LookupSignatureScheme(a.Schemes[0])
+			code, ok = s.CodePoint, true
+		}
 		if !ok {
 			return nil, fmt.Errorf("certificate %q is signed with %s, which TLS 1.3 has no code point for", c.Subject, c.SignatureAlgorithm)
 		}
@@ -222,6 +240,18 @@ func (k *KeyPair) ChainPEM() []byte {
 		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a bytes.Buffer does not fail
 	}
 	return b.Bytes()
+}
+
+// MarshalKey writes a private key as PKCS #8 in PEM form. ML-DSA keys take the
+// seed-only form of RFC 9881, section 6.
+func MarshalKey(key crypto.Signer) ([]byte, error) {
+	der, err := []byte(nil), error(nil)
+	if k, ok := key.(*ProviderKey); ok {
+		der = k.pkcs8
+	} else if der, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
+		return nil, fmt.Errorf("a private key of type %T: %w", key, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
 // SerialNumber of the leaf in lower-case hex.

@@ -54,6 +54,9 @@ type Certificate struct {
 	Algorithm v1alpha1.KeyAlgorithm
 	// PostQuantum is the family of its key.
 	PostQuantum bool
+	// Provider says that its key, or a signature of its chain, is of an algorithm
+	// of the OpenSSL provider's.
+	Provider bool
 	// HandshakeSchemes are the TLS code points one of which a client must have
 	// in signature_algorithms: what the key can sign a handshake with (within
 	// the policy).
@@ -104,6 +107,9 @@ type TLS struct {
 	// CipherSuites are those of TLS 1.3, colon separated; Ciphers those of TLS
 	// 1.2, empty when it is not offered.
 	CipherSuites, Ciphers string
+	// Provider says that some of these, or of the algorithms of a certificate,
+	// are those of the OpenSSL provider (package algorithms).
+	Provider bool
 }
 
 // Acceptable is what a policy accepts.

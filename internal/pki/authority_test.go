@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/keypair"
 )
 
 func TestAuthoritiesOfEveryAlgorithm(t *testing.T) {
-	for _, a := range algorithms.KeyAlgorithms {
+	for _, a := range issued {
 		ca := root(t, a.Name)
 		if ca.Algorithm != a.Name || ca.Family != a.Family {
 			t.Errorf("%s: read back as %s, %s", a.Name, ca.Algorithm, ca.Family)
@@ -24,7 +23,7 @@ func TestAuthoritiesOfEveryAlgorithm(t *testing.T) {
 
 func TestAuthoritiesThatAreRefused(t *testing.T) {
 	k := key(t, "ECDSA-P256")
-	keyPEM, err := MarshalKey(k)
+	keyPEM, err := keypair.MarshalKey(k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +38,7 @@ func TestAuthoritiesThatAreRefused(t *testing.T) {
 		return CertificatesPEM(c)
 	}
 	good := certificate(func(*x509.Certificate) {})
-	otherKey, err := MarshalKey(newKey(t, "ECDSA-P256"))
+	otherKey, err := keypair.MarshalKey(newKey(t, "ECDSA-P256"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +75,7 @@ func FuzzParseAuthority(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	keyPEM, err := MarshalKey(k)
+	keyPEM, err := keypair.MarshalKey(k)
 	if err != nil {
 		f.Fatal(err)
 	}

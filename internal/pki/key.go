@@ -57,16 +57,6 @@ func GenerateKey(algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
 	return key, nil
 }
 
-// MarshalKey writes a private key as PKCS #8 in PEM form. ML-DSA keys take the
-// seed-only form of RFC 9881, section 6.
-func MarshalKey(key crypto.Signer) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("a private key of type %T: %w", key, err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
-}
-
 // SameKey says whether two public keys are the same.
 func SameKey(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })

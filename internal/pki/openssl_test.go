@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
 )
 
 // openssl returns a function that runs the gateway image's OpenSSL 3.5, the
@@ -46,7 +47,7 @@ func TestOpenSSLTakesWhatWeMake(t *testing.T) {
 		return path
 	}
 	at := strconv.FormatInt(now.Unix(), 10)
-	for _, a := range algorithms.KeyAlgorithms {
+	for _, a := range issued {
 		t.Run(string(a.Name), func(t *testing.T) {
 			top := root(t, a.Name)
 			middleKey := newKey(t, authorityOf[a.Family])
@@ -63,7 +64,7 @@ func TestOpenSSLTakesWhatWeMake(t *testing.T) {
 				t.Errorf("openssl verify takes it for another host:\n%s", out)
 			}
 
-			keyPEM, err := MarshalKey(key(t, a.Name))
+			keyPEM, err := keypair.MarshalKey(key(t, a.Name))
 			if err != nil {
 				t.Fatal(err)
 			}

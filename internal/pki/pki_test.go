@@ -8,12 +8,18 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
 )
+
+// issued are the algorithms that a PQCCertificate may name.
+var issued = slices.DeleteFunc(slices.Clone(algorithms.KeyAlgorithms), func(a algorithms.KeyAlgorithm) bool { return a.Provider != nil })
 
 // now is the time of every test.
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -107,7 +113,7 @@ func root(t testing.TB, algorithm v1alpha1.KeyAlgorithm) *Authority {
 // authority reads an authority back from PEM.
 func authority(t testing.TB, key crypto.Signer, issued *Issued) *Authority {
 	t.Helper()
-	keyPEM, err := MarshalKey(key)
+	keyPEM, err := keypair.MarshalKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}

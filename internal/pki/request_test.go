@@ -10,13 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"qtls.dev/qtls/internal/algorithms"
 )
 
 func TestRequestsCarryTheirNames(t *testing.T) {
 	names := Names{CommonName: "web", DNSNames: []string{"www.example.com", "*.example.com"}, IPAddresses: []net.IP{net.ParseIP("192.0.2.1"), net.ParseIP("2001:db8::1")}}
-	for _, a := range algorithms.KeyAlgorithms {
+	for _, a := range issued {
 		data, err := NewRequest(key(t, a.Name), names)
 		if err != nil {
 			t.Fatal(err)

@@ -57,11 +57,16 @@ func parameters(first, then v1alpha1.QTLSPolicySpec) model.TLS {
 	}
 
 	t.Curves = strings.Join(append(groupNames(first.Groups), fallbackTuples(first.Groups, then.Groups)...), "/")
+	for _, name := range union(first.Groups, then.Groups) {
+		g, _ := algorithms.LookupGroup(name)
+		t.Provider = t.Provider || g.Provider
+	}
 
 	var schemes []string
 	for _, name := range union(first.SignatureSchemes, then.SignatureSchemes) {
 		if s, ok := algorithms.LookupSignatureScheme(name); ok {
-			schemes = append(schemes, s.OpenSSL)
+			schemes = append(schemes, string(s.Name))
+			t.Provider = t.Provider || s.Provider
 		}
 	}
 	t.SignatureAlgorithms = strings.Join(schemes, ":")

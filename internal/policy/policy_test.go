@@ -29,6 +29,10 @@ func shippedPolicy(t *testing.T, name string) *v1alpha1.QTLSPolicy {
 const (
 	suites13   = "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
 	ciphers12  = "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
+	kpqcGroups = "p256_smaug_t1/p384_smaug_t3/p521_smaug_t5/p384_ntru_plus_kem768/p384_ntru_plus_kem864/p521_ntru_plus_kem1152/" +
+		"smaug_t1/smaug_t3/smaug_t5/ntru_plus_kem768/ntru_plus_kem864/ntru_plus_kem1152"
+	kpqcSchemes = "p256_haetae2:p384_haetae3:p521_haetae5:haetae2:haetae3:haetae5:p256_aimer128f:p384_aimer192f:p521_aimer256f:" +
+		"p256_aimer128s:p384_aimer192s:p521_aimer256s:aimer128f:aimer192f:aimer256f:aimer128s:aimer192s:aimer256s:ecdsa_secp256r1_sha256:ecdsa_secp384r1_sha384"
 	allSchemes = "mldsa65:mldsa87:mldsa44:ecdsa_secp256r1_sha256:ecdsa_secp384r1_sha384:rsa_pss_rsae_sha256:rsa_pss_rsae_sha384:rsa_pss_rsae_sha512"
 )
 
@@ -55,6 +59,13 @@ func TestShippedPoliciesInEveryMode(t *testing.T) {
 		{"pqc-only-v1", "Require", model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3",
 			Curves: "MLKEM1024/MLKEM768", SignatureAlgorithms: "mldsa65:mldsa87:mldsa44", CipherSuites: "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"}},
 		{"compatible-v1", "Require", compatible},
+		{"kpqc-v1", "Prefer", model.TLS{MinVersion: "TLSv1.2", MaxVersion: "TLSv1.3", Provider: true,
+			Curves:              kpqcGroups + "/X25519MLKEM768:SecP384r1MLKEM1024:SecP256r1MLKEM768/X25519:P-256:P-384",
+			SignatureAlgorithms: kpqcSchemes + ":mldsa65:mldsa87:mldsa44:rsa_pss_rsae_sha256:rsa_pss_rsae_sha384:rsa_pss_rsae_sha512",
+			CipherSuites:        suites13, Ciphers: ciphers12}},
+		{"kpqc-v1", "Require", model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Provider: true,
+			Curves: kpqcGroups, SignatureAlgorithms: kpqcSchemes, CipherSuites: suites13}},
+		{"kpqc-v1", "Observe", compatible},
 	} {
 		t.Run(tc.policy+" "+string(tc.mode), func(t *testing.T) {
 			got, observe := Resolve(shippedPolicy(t, tc.policy), shippedPolicy(t, "compatible-v1"), tc.mode)

@@ -47,6 +47,10 @@ type resolver struct {
 	objects  Objects
 	now      time.Time
 	accepted func(v1alpha1.SignatureScheme) bool
+	// preferred says what of that the named policy itself accepts.
+	preferred func(v1alpha1.SignatureScheme) bool
+	// provider says that what was resolved needs the OpenSSL provider.
+	provider bool
 	problems []Problem
 }
 
@@ -72,6 +76,10 @@ func (r *resolver) resolve() model.Gateway {
 	}
 	m.TLS, m.Observe = policy.Resolve(named, fallback, spec.PolicyRef.Mode)
 	r.accepted = policy.Accepts(named, fallback, spec.PolicyRef.Mode)
+	r.preferred = r.accepted
+	if spec.PolicyRef.Mode == v1alpha1.PolicyModePrefer {
+		r.preferred = policy.Accepts(named, nil, v1alpha1.PolicyModeRequire)
+	}
 
 	byPort := map[int32][]model.Listener{}
 	for _, l := range spec.Listeners {
@@ -84,6 +92,7 @@ func (r *resolver) resolve() model.Gateway {
 		m.Ports = append(m.Ports, model.Port{Number: number, Listeners: listeners})
 	}
 	slices.SortFunc(m.Ports, func(a, b model.Port) int { return cmp.Compare(a.Number, b.Number) })
+	m.TLS.Provider = m.TLS.Provider || r.provider
 	return m
 }
 
@@ -124,7 +133,8 @@ func (r *resolver) listener(l v1alpha1.Listener) (model.Listener, bool) {
 	return m, true
 }
 
-// certificates resolves a listener's certificates, strongest first.
+// certificates resolves a listener's certificates: those that the policy itself
+// accepts before those that only its fallback does, strongest first.
 func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 	var found []model.Certificate
 	problem := func(reason, format string, args ...any) {
@@ -170,7 +180,9 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 			})
 		}
 	}
-	slices.SortStableFunc(found, func(a, b model.Certificate) int { return cmp.Compare(Strength(b.Algorithm), Strength(a.Algorithm)) })
+	slices.SortStableFunc(found, func(a, b model.Certificate) int {
+		return cmp.Or(r.rank(a.Algorithm)-r.rank(b.Algorithm), algorithms.Strength(b.Algorithm)-algorithms.Strength(a.Algorithm))
+	})
 
 	var served []model.Certificate
 	var refused []string
@@ -183,6 +195,7 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 				Message: fmt.Sprintf("listeners[%s].certificateRefs: Secret %q is a second %s certificate; a listener has one of each algorithm: give its names a listener of their own", l.Name, c.Secret, c.Algorithm)})
 		default:
 			served = append(served, c)
+			r.provider = r.provider || c.Provider
 		}
 	}
 	if len(served) == 0 && len(refused) > 0 {
@@ -193,10 +206,13 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 	return served
 }
 
-// Strength orders key algorithms: the greater, the stronger.
-func Strength(a v1alpha1.KeyAlgorithm) int {
+// rank is 0 of what the policy itself accepts, else 1.
+func (r *resolver) rank(a v1alpha1.KeyAlgorithm) int {
 	k, _ := algorithms.LookupKeyAlgorithm(a)
-	return k.Strength
+	if slices.ContainsFunc(k.Schemes, r.preferred) {
+		return 0
+	}
+	return 1
 }
 
 // certificate looks at one Secret. The warnings do not keep it from being
@@ -228,7 +244,7 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 	}
 	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
 	return model.Certificate{
-		Secret: s.Name, Algorithm: pair.Algorithm, PostQuantum: algorithm.Family == algorithms.PostQuantum,
+		Secret: s.Name, Algorithm: pair.Algorithm, PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: keypair.NeedsProvider(pair.Chain...),
 		HandshakeSchemes: pair.HandshakeSchemes(r.accepted), ChainSchemes: chain,
 		SerialNumber: pair.SerialNumber(), NotAfter: leaf.NotAfter.Unix(),
 	}, warnings, nil
@@ -266,6 +282,7 @@ func (r *resolver) authorities(listener, field string, refs []v1alpha1.CAReferen
 			ok = false
 			continue
 		}
+		r.provider = r.provider || keypair.NeedsProvider(certs...)
 		bundle.Write((&keypair.KeyPair{Chain: certs}).ChainPEM())
 	}
 	return bundle.String(), ok

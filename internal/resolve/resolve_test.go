@@ -10,6 +10,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -124,6 +126,87 @@ func TestASoundGatewayResolvesWithoutProblems(t *testing.T) {
 	}
 	if l.Backends[0].Group != "shop:http" || l.Backends[0].Weight != 1 {
 		t.Errorf("backend %+v, want shop:http of weight 1", l.Backends[0])
+	}
+}
+
+// providerSecret holds a chain and key of one of the provider's algorithms.
+func providerSecret(t *testing.T, algorithm string) *corev1.Secret {
+	t.Helper()
+	s := &corev1.Secret{Data: map[string][]byte{}}
+	s.Name = "shop-" + algorithm
+	for key, file := range map[string]string{"tls.crt": algorithm + ".crt", "tls.key": algorithm + ".key"} {
+		data, err := os.ReadFile(filepath.Join("..", "keypair", "testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Data[key] = data
+	}
+	return s
+}
+
+func TestCertificatesThatThePolicyItselfAcceptsComeFirst(t *testing.T) {
+	f := newFixture(t)
+	f.objects.Policies["kpqc"] = &v1alpha1.QTLSPolicy{Spec: v1alpha1.QTLSPolicySpec{Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"smaug_t1"},
+		SignatureSchemes: []v1alpha1.SignatureScheme{"haetae2"}, CipherSuites: []v1alpha1.CipherSuite{"TLS_AES_256_GCM_SHA384"}}}
+	f.objects.Secrets["shop-haetae2"] = providerSecret(t, "haetae2")
+	f.gateway.Spec.Listeners[0].Hostnames = nil
+	f.gateway.Spec.Listeners[0].CertificateRefs = append(f.gateway.Spec.Listeners[0].CertificateRefs, v1alpha1.CertificateReference{Kind: v1alpha1.CertificateKindSecret, Name: "shop-haetae2"})
+	for _, tc := range []struct {
+		policy string
+		mode   v1alpha1.PolicyMode
+		want   []v1alpha1.KeyAlgorithm
+	}{
+		{"kpqc", "Prefer", []v1alpha1.KeyAlgorithm{"haetae2", "ML-DSA-65", "ECDSA-P256"}},
+		{"kpqc", "Require", []v1alpha1.KeyAlgorithm{"haetae2"}},
+		{"kpqc", "Observe", []v1alpha1.KeyAlgorithm{"ML-DSA-65", "ECDSA-P256"}},
+		{"hybrid-v1", "Prefer", []v1alpha1.KeyAlgorithm{"ML-DSA-65", "ECDSA-P256"}},
+	} {
+		f.gateway.Spec.PolicyRef = v1alpha1.PolicyReference{Name: tc.policy, Mode: tc.mode}
+		m, problems := Resolve(f.gateway, f.objects, now)
+		if len(problems) > 0 {
+			t.Fatalf("%s, %s: problems %+v", tc.policy, tc.mode, problems)
+		}
+		var got []v1alpha1.KeyAlgorithm
+		for _, c := range m.Ports[0].Listeners[0].Certificates {
+			got = append(got, c.Algorithm)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s, %s: certificates %v, want %v", tc.policy, tc.mode, got, tc.want)
+		}
+		if want := slices.Contains(tc.want, "haetae2"); m.TLS.Provider != want {
+			t.Errorf("%s, %s: the provider is loaded: %t, want %t", tc.policy, tc.mode, m.TLS.Provider, want)
+		}
+	}
+}
+
+func TestWhatNeedsTheProviderHasItLoaded(t *testing.T) {
+	kpqcCA := func(f *fixture) []v1alpha1.CAReference {
+		f.objects.ConfigMaps["cas"] = &corev1.ConfigMap{Data: map[string]string{"ca.crt": string(providerSecret(t, "haetae2").Data["tls.crt"])}}
+		return []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "cas", Key: "ca.crt"}}
+	}
+	for _, tc := range []struct {
+		name   string
+		change func(*fixture)
+		want   bool
+	}{
+		{"none of it", func(*fixture) {}, false},
+		{"a group of the policy", func(f *fixture) { f.objects.Policies["hybrid-v1"].Spec.Groups[0] = "p256_smaug_t1" }, true},
+		{"a scheme of the policy", func(f *fixture) { f.objects.Policies["hybrid-v1"].Spec.SignatureSchemes[0] = "p384_haetae3" }, true},
+		{"a CA of clients", func(f *fixture) {
+			f.gateway.Spec.Listeners[0].ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: kpqcCA(f)}
+		}, true},
+		{"a CA of a backend", func(f *fixture) {
+			f.gateway.Spec.Listeners[0].Backends[0].TLS = &v1alpha1.BackendTLS{Hostname: "shop.internal", CARefs: kpqcCA(f)}
+		}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			tc.change(f)
+			m, problems := Resolve(f.gateway, f.objects, now)
+			if len(problems) > 0 || m.TLS.Provider != tc.want {
+				t.Errorf("loaded: %t, want %t (problems %+v)", m.TLS.Provider, tc.want, problems)
+			}
+		})
 	}
 }
 

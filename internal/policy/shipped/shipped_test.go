@@ -25,7 +25,7 @@ func TestEachFileHoldsThePolicyOfItsName(t *testing.T) {
 			t.Errorf("policy %q does not say whom it is for", p.Name)
 		}
 	}
-	if want := []string{"cnsa2-v1", "compatible-v1", "hybrid-v1", "pqc-only-v1"}; !slices.Equal(names, want) {
+	if want := []string{"cnsa2-v1", "compatible-v1", "hybrid-v1", "kpqc-v1", "pqc-only-v1"}; !slices.Equal(names, want) {
 		t.Errorf("shipped are %v, want %v", names, want)
 	}
 }
