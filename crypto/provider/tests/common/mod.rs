@@ -116,9 +116,13 @@ x509_extensions = authority
 [name]
 [authority]
 basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign, cRLSign, digitalSignature
 subjectKeyIdentifier = hash
 [leaf]
 basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
 subjectAltName = DNS:localhost
 [ca]
 default_ca = ca_files
