@@ -7,9 +7,10 @@ import (
 )
 
 // CertificateSecretName is the name of the Secret that holds the certificate
-// of one algorithm of a PQCCertificate, such as web-ml-dsa-65.
+// of one algorithm of a PQCCertificate, such as web-ml-dsa-65 or
+// web-p384-haetae3.
 func CertificateSecretName(certificate string, algorithm KeyAlgorithm) string {
-	return certificate + "-" + strings.ToLower(string(algorithm))
+	return certificate + "-" + strings.ReplaceAll(strings.ToLower(string(algorithm)), "_", "-")
 }
 
 // LabelValue makes a label's value of an object's name: the name itself, or,

@@ -7,7 +7,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // before they expire.
 //
 // Each certificate lies in a Secret of type kubernetes.io/tls named
-// `<name>-<algorithm in lower case>`, such as `web-ml-dsa-65`.
+// `<name>-<algorithm in lower case>`, such as `web-ml-dsa-65`, with hyphens for
+// underscores, such as `web-p384-haetae3`.
 // Annotate the object with qtls.dev/renew (any new value) to renew at once.
 //
 // +kubebuilder:object:root=true
@@ -79,7 +80,10 @@ type PQCCertificateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="renewBefore: at least 1m"
 	RenewBefore *metav1.Duration `json:"renewBefore,omitempty"`
 
-	// algorithms of the keys: one certificate each.
+	// algorithms of the keys: one certificate each. Those in lower case are the
+	// OpenSSL provider's, experimental all of them
+	// (docs/reference/algorithms.md): PQCIssuers sign them, other issuers need
+	// not know them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:default={"ML-DSA-65","ECDSA-P256"}

@@ -21,6 +21,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl/openssltest"
 	"qtls.dev/qtls/internal/pki"
 	"qtls.dev/qtls/internal/testenv"
 )
@@ -55,6 +56,44 @@ func TestEveryAlgorithmIsIssued(t *testing.T) {
 	}
 	if web.Status.NotAfter == nil || web.Status.ObservedGeneration != web.Generation {
 		t.Errorf("status: %+v", web.Status)
+	}
+	w.secretsStaySecret()
+}
+
+// Algorithms that Go lacks, for which OpenSSL's provider signs; and Go's own
+// under an authority of such.
+func TestTheProvidersAlgorithmsAreIssued(t *testing.T) {
+	openssltest.Use(t)
+	w := newWorld(t)
+	root := ca("root", "self", "haetae2", "ECDSA-P256")
+	w.create(selfSigned("self"), root, caIssuer("ca", "root-haetae2", "root-ecdsa-p256"))
+	algorithms := []v1alpha1.KeyAlgorithm{"haetae3", "p256_aimer128f", "falconpadded512", "ML-DSA-65", "ECDSA-P256"}
+	web := server("web", "ca", algorithms...)
+	w.create(web)
+	w.issued(web)
+	anchor := w.pair("root-haetae2").Chain[0]
+	for _, a := range algorithms[:4] {
+		name := v1alpha1.CertificateSecretName("web", a)
+		pair := w.pair(name)
+		if pair.Algorithm != a || pair.Chain[0].VerifyHostname("www.example.com") != nil {
+			t.Errorf("Secret %s holds a key of algorithm %s, names %v", name, pair.Algorithm, pair.Chain[0].DNSNames)
+		}
+		want := pki.Wanted{Key: pair.Key.Public(), Names: pki.Names{DNSNames: []string{"www.example.com"}}}
+		if err := pki.NewChain(pair.Chain[0], pair.Chain[1:]).Check(want, []*x509.Certificate{anchor}, w.clock.Now()); err != nil {
+			t.Errorf("Secret %s: %v", name, err)
+		}
+		if s := w.secret(name); !bytes.Equal(s.Data["ca.crt"], pki.CertificatesPEM(anchor)) || s.Annotations[v1alpha1.AnnotationAlgorithm] != string(a) {
+			t.Errorf("Secret %s: ca.crt is not the root, or metadata %+v", name, s.ObjectMeta)
+		}
+	}
+	w.verify("web-ecdsa-p256", "www.example.com")
+
+	// An authority is renewed under its own key.
+	before := w.pair("root-haetae2")
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "now") })
+	w.revision(root, 2)
+	if after := w.pair("root-haetae2"); after.SerialNumber() == before.SerialNumber() || !pki.SameKey(after.Key.Public(), before.Key.Public()) {
+		t.Error("the renewed authority has another key")
 	}
 	w.secretsStaySecret()
 }

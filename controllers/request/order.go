@@ -17,7 +17,7 @@ const leastDuration = 5 * time.Minute
 
 // keysOf says in words what keys a family has.
 var keysOf = map[algorithms.Family]string{
-	algorithms.PostQuantum: "an ML-DSA",
+	algorithms.PostQuantum: "a post-quantum",
 	algorithms.Classical:   "an ECDSA or RSA",
 }
 

@@ -5,6 +5,7 @@ package request
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -73,6 +75,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 // refusedError says that a request can never be signed as it is.
 type refusedError struct{ error }
 
+// refused is the error of a request that is refused, unless it says that what
+// would sign it cannot be run at the moment.
+func refused(err error) error {
+	if errors.Is(err, openssl.ErrUnavailable) {
+		return err
+	}
+	return refusedError{err}
+}
+
 // sign issues what a request asks for. Its error is a refusedError, a
 // *conditions.Problem to wait for, or one of the moment.
 func (r *Reconciler) sign(ctx context.Context, cr *cmapi.CertificateRequest, now time.Time) (*pki.Issued, error) {
@@ -82,7 +93,7 @@ func (r *Reconciler) sign(ctx context.Context, cr *cmapi.CertificateRequest, now
 	}
 	order, err := orderOf(cr)
 	if err != nil {
-		return nil, refusedError{err}
+		return nil, refused(err)
 	}
 	name := client.ObjectKey{Name: cr.Spec.IssuerRef.Name}
 	if cr.Spec.IssuerRef.Kind == issuers.Kind {
@@ -122,7 +133,7 @@ func signByFamily(cr *cmapi.CertificateRequest, order pki.Order, authorities iss
 	}
 	issued, err := authority.Sign(order, now)
 	if err != nil {
-		return nil, refusedError{err}
+		return nil, refused(err)
 	}
 	return issued, nil
 }
@@ -146,7 +157,7 @@ func (r *Reconciler) selfSign(ctx context.Context, cr *cmapi.CertificateRequest,
 	}
 	issued, err := pki.SelfSign(order, key, now)
 	if err != nil {
-		return nil, refusedError{err}
+		return nil, refused(err)
 	}
 	return issued, nil
 }

@@ -143,7 +143,7 @@ func TestWithoutAnAuthorityOfTheFamily(t *testing.T) {
 		algorithm v1alpha1.KeyAlgorithm
 		says      string
 	}{
-		{"ML-DSA-65", `PQCIssuer "ca" has no authority for PostQuantum keys; add the Secret of a CA with an ML-DSA key to its spec.ca.secretRefs`},
+		{"ML-DSA-65", `PQCIssuer "ca" has no authority for PostQuantum keys; add the Secret of a CA with a post-quantum key to its spec.ca.secretRefs`},
 		{"RSA-2048", `PQCIssuer "ca" has no authority for Classical keys; add the Secret of a CA with an ECDSA or RSA key to its spec.ca.secretRefs`},
 	} {
 		cr := requestFor(t, c.algorithm)

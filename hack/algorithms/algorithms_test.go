@@ -102,6 +102,8 @@ func TestTheAPINamesWhatCanBeServed(t *testing.T) {
 		{"SignatureScheme", "OV_Ip_pkc", true},
 		{"SignatureScheme", "OV_V", false}, // its certificates are too large
 		{"KeyAlgorithm", "ML-DSA-65", true},
+		{"KeyAlgorithm", "p384_haetae3", true},
+		{"KeyAlgorithm", "OV_V", false},
 		{"KeyAlgorithm", "mldsa65", false},
 	} {
 		_, rest, _ := strings.Cut(string(out), "// "+tc.kind+" is")

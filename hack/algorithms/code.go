@@ -22,7 +22,7 @@ func enumerations(rows []row) ([]byte, error) {
 		if r.hasScheme() {
 			schemes = append(schemes, r.Name)
 		}
-		if r.hasKey() && !r.provider() {
+		if r.hasKey() && r.fitsTLS() {
 			keys = append(keys, r.keyName())
 		}
 	}
@@ -34,7 +34,7 @@ func enumerations(rows []row) ([]byte, error) {
 	}{
 		{"Group", "Group is a key exchange group, by its name in IANA's TLS Supported Groups;\n// the provider's, which are not there, by theirs in OpenSSL\n// (docs/reference/algorithms.md).", groups},
 		{"SignatureScheme", "SignatureScheme is a signature scheme, by its name in IANA's TLS\n// SignatureScheme registry; the provider's, which are not there, by theirs in\n// OpenSSL (docs/reference/algorithms.md).", schemes},
-		{"KeyAlgorithm", "KeyAlgorithm is the algorithm of a certificate's key\n// (docs/reference/algorithms.md).", keys},
+		{"KeyAlgorithm", "KeyAlgorithm is the algorithm of a certificate's key. Those in lower case\n// and with underscores are the provider's, by their names in OpenSSL\n// (docs/reference/algorithms.md).", keys},
 	} {
 		fmt.Fprintf(&out, "\n// %s\n// +kubebuilder:validation:Enum=%s\ntype %s string\n", t.doc, strings.Join(t.values, ";"), t.name)
 	}

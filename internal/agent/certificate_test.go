@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"encoding/pem"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -40,6 +42,25 @@ func TestACertificateIsWrittenAsHAProxyReadsIt(t *testing.T) {
 				t.Errorf("the file does not read back: %v", err)
 			}
 		})
+	}
+}
+
+// Go cannot use keys of the OpenSSL provider's algorithms: HAProxy gets them as
+// the Secret has them.
+func TestACertificateOfTheProvidersIsWrittenAsItIs(t *testing.T) {
+	file := func(name string) []byte {
+		data, err := os.ReadFile(filepath.Join("..", "keypair", "testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	c, err := parseCertificate(tlsSecret("web", append(file("haetae2.crt"), file("middle.crt")...), file("haetae2.key")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Algorithm != "haetae2" || !bytes.HasSuffix(c.PEM, file("haetae2.key")) || bytes.Count(c.PEM, []byte("BEGIN CERTIFICATE")) != 2 {
+		t.Errorf("algorithm %s, %d certificates", c.Algorithm, bytes.Count(c.PEM, []byte("BEGIN CERTIFICATE")))
 	}
 }
 

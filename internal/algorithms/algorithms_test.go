@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -53,9 +54,7 @@ func TestTheAPIAdmitsWhatTheTableHas(t *testing.T) {
 		{"qtls.dev_qtlspolicies.yaml", "groups", names(Groups, func(g Group) string { return string(g.Name) })},
 		{"qtls.dev_qtlspolicies.yaml", "signatureSchemes", names(SignatureSchemes, func(s SignatureScheme) string { return string(s.Name) })},
 		{"qtls.dev_qtlspolicies.yaml", "cipherSuites", names(CipherSuites, func(s CipherSuite) string { return string(s.Name) })},
-		{"qtls.dev_pqccertificates.yaml", "algorithms", names(
-			slices.DeleteFunc(slices.Clone(KeyAlgorithms), func(k KeyAlgorithm) bool { return k.Provider != nil }), // which nothing here issues
-			func(k KeyAlgorithm) string { return string(k.Name) })},
+		{"qtls.dev_pqccertificates.yaml", "algorithms", names(KeyAlgorithms, func(k KeyAlgorithm) string { return string(k.Name) })},
 	} {
 		admitted := enumeration(t, c.file, c.field)
 		slices.Sort(admitted)
@@ -101,6 +100,21 @@ func TestStrongerKeysComeFirst(t *testing.T) {
 	order := []v1alpha1.KeyAlgorithm{"ML-DSA-87", "ML-DSA-65", "ML-DSA-44", "p521_haetae5", "haetae5", "p384_haetae3", "haetae2", "ECDSA-P384", "ECDSA-P256", "RSA-4096", "RSA-2048", "DSA"}
 	if !slices.IsSortedFunc(order, func(a, b v1alpha1.KeyAlgorithm) int { return Strength(b) - Strength(a) }) {
 		t.Errorf("not in the order %v", order)
+	}
+}
+
+// An object's name has neither capital letters nor underscores.
+func TestSecretsOfEachAlgorithmHaveNamesOfTheirOwn(t *testing.T) {
+	seen := map[string]v1alpha1.KeyAlgorithm{}
+	for _, k := range KeyAlgorithms {
+		name := v1alpha1.CertificateSecretName("web", k.Name)
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			t.Errorf("%s: Secret %q: %v", k.Name, name, problems)
+		}
+		if other, ok := seen[name]; ok {
+			t.Errorf("%s and %s have Secret %q", k.Name, other, name)
+		}
+		seen[name] = k.Name
 	}
 }
 

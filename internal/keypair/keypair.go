@@ -48,7 +48,7 @@ func Parse(certPEM, keyPEM []byte) (*KeyPair, error) {
 	}
 	leaf := certs[0]
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || !public.Equal(PublicKey(leaf)) {
+	if !ok || !public.Equal(leaf.PublicKey) {
 		return nil, ErrKeyMismatch
 	}
 	algorithm, err := AlgorithmOf(key.Public())
@@ -98,7 +98,7 @@ func ParseCertificates(data []byte) ([]*x509.Certificate, error) {
 		if block.Type != "CERTIFICATE" {
 			return nil, fmt.Errorf("a PEM block of type %q among the certificates; only CERTIFICATE belongs there", block.Type)
 		}
-		c, err := x509.ParseCertificate(block.Bytes)
+		c, err := ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("certificate %d does not parse: %w", len(certs)+1, err)
 		}
@@ -245,10 +245,11 @@ func (k *KeyPair) ChainPEM() []byte {
 // MarshalKey writes a private key as PKCS #8 in PEM form. ML-DSA keys take the
 // seed-only form of RFC 9881, section 6.
 func MarshalKey(key crypto.Signer) ([]byte, error) {
-	der, err := []byte(nil), error(nil)
 	if k, ok := key.(*ProviderKey); ok {
-		der = k.pkcs8
-	} else if der, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
+		return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k.pkcs8}), nil
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
 		return nil, fmt.Errorf("a private key of type %T: %w", key, err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil

@@ -40,23 +40,32 @@ type ProviderKey struct {
 // Public is the public key.
 func (k *ProviderKey) Public() crypto.PublicKey { return k.public }
 
-// PKCS8 is the key in DER form.
-func (k *ProviderKey) PKCS8() []byte { return k.pkcs8 }
-
 // Sign fails: it is for OpenSSL to do.
 func (k *ProviderKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
 	return nil, fmt.Errorf("Go cannot sign with %s; OpenSSL's provider can", k.public.Algorithm.Name)
 }
 
-// PublicKey of a certificate, the provider's included; nil if it is not known.
-func PublicKey(c *x509.Certificate) crypto.PublicKey {
-	if c.PublicKey != nil {
-		return c.PublicKey
+// ParseCertificate reads a certificate in DER form. The public key is also
+// there when it is the provider's (*ProviderPublicKey).
+func ParseCertificate(der []byte) (*x509.Certificate, error) {
+	c, err := x509.ParseCertificate(der)
+	if err == nil && c.PublicKey == nil {
+		if k := parsePublicKey(c.RawSubjectPublicKeyInfo); k != nil {
+			c.PublicKey = k
+		}
 	}
-	if k := parsePublicKey(c.RawSubjectPublicKeyInfo); k != nil {
-		return k
+	return c, err
+}
+
+// ParseRequest reads a certificate request likewise.
+func ParseRequest(der []byte) (*x509.CertificateRequest, error) {
+	r, err := x509.ParseCertificateRequest(der)
+	if err == nil && r.PublicKey == nil {
+		if k := parsePublicKey(r.RawSubjectPublicKeyInfo); k != nil {
+			r.PublicKey = k
+		}
 	}
-	return nil
+	return r, err
 }
 
 func parsePublicKey(der []byte) *ProviderPublicKey {
@@ -149,11 +158,11 @@ func signedBy(c *x509.Certificate) (algorithms.KeyAlgorithm, bool) {
 }
 
 // NeedsProvider says whether OpenSSL needs its provider to use one of the
-// certificates: for its key, or to verify it.
+// certificates (of ParseCertificate): for its key, or to verify it.
 func NeedsProvider(certs ...*x509.Certificate) bool {
 	for _, c := range certs {
 		_, signed := signedBy(c)
-		if signed || c.PublicKey == nil && parsePublicKey(c.RawSubjectPublicKeyInfo) != nil {
+		if _, key := c.PublicKey.(*ProviderPublicKey); key || signed {
 			return true
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"qtls.dev/qtls/internal/keypair"
 )
 
 // Chain is a certificate and what is above it.
@@ -41,7 +43,7 @@ func NewChain(leaf *x509.Certificate, others []*x509.Certificate) Chain {
 
 func issuerOf(c *x509.Certificate, among []*x509.Certificate) *x509.Certificate {
 	i := slices.IndexFunc(among, func(issuer *x509.Certificate) bool {
-		return bytes.Equal(issuer.RawSubject, c.RawIssuer) && c.CheckSignatureFrom(issuer) == nil
+		return bytes.Equal(issuer.RawSubject, c.RawIssuer) && signedBy(c, issuer)
 	})
 	if i < 0 {
 		return nil
@@ -52,7 +54,13 @@ func issuerOf(c *x509.Certificate, among []*x509.Certificate) *x509.Certificate 
 // selfSigned says whether a certificate is signed with its own key. Its being
 // an authority does not matter.
 func selfSigned(c *x509.Certificate) bool {
-	return bytes.Equal(c.RawSubject, c.RawIssuer) && c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
+	if !bytes.Equal(c.RawSubject, c.RawIssuer) {
+		return false
+	}
+	if k, ok := c.PublicKey.(*keypair.ProviderPublicKey); ok {
+		return checkSignature(c.Raw, k) == nil
+	}
+	return c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }
 
 // Leaf is the first certificate.
@@ -97,7 +105,12 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore // the issuer's clock is a little ahead
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	var err error
+	if keypair.NeedsProvider(c.Certificates...) || keypair.NeedsProvider(authorities...) {
+		err = verifyWithProvider(c, authorities, at)
+	} else {
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	}
 	if err != nil {
 		return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
 	}

@@ -19,8 +19,8 @@ import (
 	"qtls.dev/qtls/internal/keypair"
 )
 
-// keyGenerators make a key of each algorithm of the table in package
-// algorithms.
+// keyGenerators make a key of each algorithm of the table in package algorithms
+// that is not the provider's.
 var keyGenerators = map[v1alpha1.KeyAlgorithm]func() (crypto.Signer, error){
 	"ML-DSA-44":  mldsaKey(mldsa.MLDSA44()),
 	"ML-DSA-65":  mldsaKey(mldsa.MLDSA65()),
@@ -47,6 +47,9 @@ func rsaKey(bits int) func() (crypto.Signer, error) {
 // GenerateKey makes a new private key.
 func GenerateKey(algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
 	generate, ok := keyGenerators[algorithm]
+	if a, known := algorithms.LookupKeyAlgorithm(algorithm); known && a.Provider != nil {
+		generate, ok = func() (crypto.Signer, error) { return generateProviderKey(a) }, true
+	}
 	if !ok {
 		return nil, fmt.Errorf("there is no key algorithm %q", algorithm)
 	}
@@ -79,7 +82,7 @@ func FamilyOf(public crypto.PublicKey) (algorithms.Family, error) {
 // keyIdentifier is the subject key identifier of a public key: the leftmost
 // 160 bits of the SHA-256 hash of its bits (RFC 7093, section 2, method 1).
 func keyIdentifier(public crypto.PublicKey) ([]byte, error) {
-	der, err := x509.MarshalPKIXPublicKey(public)
+	der, err := publicKeyInfo(public)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func TestEveryAlgorithmOfTheTableHasKeys(t *testing.T) {
 		})
 	}
 	if len(keyGenerators) != len(issued) {
-		t.Errorf("keys of %d algorithms can be made, a PQCCertificate may name %d", len(keyGenerators), len(issued))
+		t.Errorf("keys of %d algorithms can be made, the table has %d that are not the provider's", len(keyGenerators), len(issued))
 	}
 }
 

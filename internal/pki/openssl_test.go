@@ -13,10 +13,10 @@ import (
 	"qtls.dev/qtls/internal/keypair"
 )
 
-// openssl returns a function that runs the gateway image's OpenSSL 3.5, the
+// gatewayOpenSSL returns a function that runs the gateway image's OpenSSL 3.5, the
 // one that reads these keys and certificates in earnest. Its root file system
 // is found by QTLS_GATEWAY_ROOTFS, which `make` sets.
-func openssl(t *testing.T) func(arguments ...string) (string, error) {
+func gatewayOpenSSL(t *testing.T) func(arguments ...string) (string, error) {
 	t.Helper()
 	root := os.Getenv("QTLS_GATEWAY_ROOTFS")
 	if root == "" {
@@ -37,7 +37,7 @@ func openssl(t *testing.T) func(arguments ...string) (string, error) {
 // A chain of three of each algorithm is one to OpenSSL, also when it looks for
 // every deviation from RFC 5280; so are the keys and the requests.
 func TestOpenSSLTakesWhatWeMake(t *testing.T) {
-	run := openssl(t)
+	run := gatewayOpenSSL(t)
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
@@ -92,7 +92,7 @@ func TestOpenSSLTakesWhatWeMake(t *testing.T) {
 
 // What OpenSSL makes is ours to use: an authority that an administrator brings.
 func TestAuthoritiesThatOpenSSLMade(t *testing.T) {
-	run := openssl(t)
+	run := gatewayOpenSSL(t)
 	dir := t.TempDir()
 	for _, c := range []struct {
 		name      string

@@ -18,7 +18,7 @@ import (
 	"qtls.dev/qtls/internal/keypair"
 )
 
-// issued are the algorithms that a PQCCertificate may name.
+// issued are the algorithms that Go itself has.
 var issued = slices.DeleteFunc(slices.Clone(algorithms.KeyAlgorithms), func(a algorithms.KeyAlgorithm) bool { return a.Provider != nil })
 
 // now is the time of every test.

@@ -36,7 +36,13 @@ func (n Names) template() *x509.CertificateRequest {
 }
 
 func createRequest(key crypto.Signer, template *x509.CertificateRequest) ([]byte, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	var der []byte
+	var err error
+	if k, ok := key.(*keypair.ProviderKey); ok {
+		der, err = createProviderRequest(k, template)
+	} else {
+		der, err = x509.CreateCertificateRequest(rand.Reader, template, key)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("certificate request: %w", err)
 	}
@@ -65,14 +71,19 @@ func ParseRequest(data []byte) (*x509.CertificateRequest, error) {
 	case len(bytes.TrimSpace(rest)) > 0:
 		return nil, errors.New("the request holds more than one certificate request in PEM form; one belongs there")
 	}
-	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	csr, err := keypair.ParseRequest(block.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate request does not parse: %w", err)
 	}
 	if _, err := keypair.AlgorithmOf(csr.PublicKey); err != nil {
 		return nil, fmt.Errorf("the certificate request's key: %w", err)
 	}
-	if err := csr.CheckSignature(); err != nil {
+	if k, ok := csr.PublicKey.(*keypair.ProviderPublicKey); ok {
+		err = checkSignature(csr.Raw, k)
+	} else {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the certificate request is not signed with its own key: %w", err)
 	}
 	return csr, checkExtensions(csr)

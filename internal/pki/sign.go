@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"math/big"
 	"time"
+
+	"qtls.dev/qtls/internal/keypair"
 )
 
 // skew is by how much clocks may differ: certificates are valid from that much
@@ -191,9 +193,15 @@ func serialNumber() (*big.Int, error) {
 }
 
 func create(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+	create := func() ([]byte, error) { return x509.CreateCertificate(rand.Reader, template, parent, public, key) }
+	_, subject := public.(*keypair.ProviderPublicKey)
+	_, issuer := key.(*keypair.ProviderKey)
+	if subject || issuer {
+		create = func() ([]byte, error) { return createWithProvider(template, parent, public, key) }
+	}
+	der, err := create()
 	if err != nil {
 		return nil, fmt.Errorf("the certificate cannot be made: %w", err)
 	}
-	return x509.ParseCertificate(der)
+	return keypair.ParseCertificate(der)
 }
