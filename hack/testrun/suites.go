@@ -69,13 +69,13 @@ func suites(set settings) []suite {
 			check("no path of a machine", "make", "--silent", "lint-paths"),
 			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
-		{name: "unit", prepare: []preparation{gatewayRoot}, steps: []step{
+		{name: "unit", prepare: []preparation{gatewayRoot, provider}, steps: []step{
 			goTest(".", "-race", "./..."),
 			goTest("hack/cluster", "./..."),
 			goTest("hack/images", "./..."),
 			goTest("e2e/probe", "./..."),
 		}},
-		{name: "integration", prepare: []preparation{assets, gatewayRoot}, steps: []step{
+		{name: "integration", prepare: []preparation{assets, gatewayRoot, provider}, steps: []step{
 			goTest(".", append([]string{"-tags=integration"}, packagesWithTag("integration")...)...),
 		}},
 		{name: "fuzz", steps: fuzzing(set.fuzzTime)},

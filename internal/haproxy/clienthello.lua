@@ -6,7 +6,7 @@
 -- It never raises an error, and its work is bounded: max_records records of at
 -- most max_hello bytes altogether, looked at again when more has come.
 
-local max_hello = 49152 -- bytes; a hello with every hybrid key share has less than 10,000
+local max_hello = 49152 -- bytes; one with the largest key share, of FrodoKEM-1344, has 23,000
 local max_records = 64
 local wait = 2900 -- milliseconds that a hello has, a little less than inspect-delay
 

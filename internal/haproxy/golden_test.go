@@ -338,7 +338,7 @@ func provider(t testing.TB) string {
 	t.Helper()
 	module := os.Getenv(providerVariable)
 	if module == "" {
-		t.Skip(providerVariable + " is not set: `make test-crypto` sets it to the OpenSSL provider's module")
+		t.Skip(providerVariable + " is not set: `make test-unit` sets it to the OpenSSL provider's module")
 	}
 	return module
 }

@@ -105,3 +105,69 @@ func TestTheProvidersAlgorithmsAreServed(t *testing.T) {
 		})
 	}
 }
+
+// The largest key share makes a hello of two records and the largest signature
+// a certificate of 50 KB, through the stage that reads hellos.
+func TestTheLargestOfTheProvidersAreServed(t *testing.T) {
+	const group, algorithm = "p521_frodo1344shake", "p521_sphincsshake256fsimple"
+	p := newPod(t)
+	p.carryProvider()
+	parameters := model.TLS{MinVersion: "TLSv1.3", MaxVersion: "TLSv1.3", Curves: group + "/X25519", CipherSuites: "TLS_AES_256_GCM_SHA384",
+		SignatureAlgorithms: algorithm + ":ecdsa_secp256r1_sha256", Provider: true}
+	certificates := []model.Certificate{
+		p.selfSignedByProvider(algorithm, anyScheme),
+		p.certificate(newIssuer(t, "ECDSA-P256"), "ECDSA-P256", anyScheme, host),
+	}
+	p.start(gateway(parameters, model.Port{Number: port, Listeners: []model.Listener{https("web", []model.Hostname{host}, certificates...)}}), nil)
+	large := withProvider("-groups", group)
+	if out, err := large.connect(p, port, host); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if got, want := served(p.handshake()), "TLSv1.3 "+group+" "+strings.ToUpper(algorithm)+" TLS_AES_256_GCM_SHA384"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A running HAProxy gets the provider with a reload, a certificate of it
+// without one, and goes back.
+func TestAPolicyOfTheProvidersComesAndGoes(t *testing.T) {
+	p := newPod(t)
+	p.carryProvider()
+	of := func(name string) model.Gateway {
+		named, fallback := shippedPolicy(t, name), shippedPolicy(t, "compatible-v1")
+		parameters, _ := policy.Resolve(named, fallback, v1alpha1.PolicyModePrefer)
+		certificates := []model.Certificate{p.certificate(newIssuer(t, "ECDSA-P256"), "ECDSA-P256", anyScheme, host)}
+		if parameters.Provider {
+			certificates = append([]model.Certificate{p.selfSignedByProvider("haetae2", anyScheme)}, certificates...)
+		}
+		return gateway(parameters, model.Port{Number: port, Listeners: []model.Listener{https("web", []model.Hostname{host}, certificates...)}})
+	}
+	client := withProvider("-groups", "X25519MLKEM768:smaug_t1")
+	expect := func(want string) {
+		t.Helper()
+		out, err := client.connect(p, port, host)
+		if got := served(p.handshake()); err != nil || got != want+" TLS_AES_256_GCM_SHA384" {
+			t.Errorf("%s (%v), want %s\n%s", got, err, want, out)
+		}
+	}
+	p.start(of("hybrid-v1"), nil)
+	expect("TLSv1.3 X25519MLKEM768 ECDSA")
+	kpqc := of("kpqc-v1")
+	p.configure(kpqc, nil)
+	p.reload()
+	expect("TLSv1.3 smaug_t1 HAETAE2")
+
+	secret := kpqc.Ports[0].Listeners[0].Certificates[0].Secret
+	both := providerChainAndKey(t, "haetae2", host)
+	block, _ := pem.Decode(both)
+	p.roots = pem.EncodeToMemory(block) // the one that was served is no longer trusted
+	p.write("roots.pem", p.roots)
+	if err := p.admin().SetCertificate(t.Context(), CertificateFile(secret), both); err != nil {
+		t.Fatal(err)
+	}
+	expect("TLSv1.3 smaug_t1 HAETAE2")
+
+	p.configure(of("hybrid-v1"), nil)
+	p.reload()
+	expect("TLSv1.3 X25519MLKEM768 ECDSA")
+}

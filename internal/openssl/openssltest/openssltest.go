@@ -14,7 +14,7 @@ func Use(t testing.TB) {
 	t.Helper()
 	root, module := os.Getenv("QTLS_GATEWAY_ROOTFS"), os.Getenv("QTLS_PROVIDER")
 	if root == "" || module == "" {
-		t.Skip("QTLS_GATEWAY_ROOTFS and QTLS_PROVIDER are not set: `make test-crypto` sets them to the gateway image's root file system and the OpenSSL provider's module")
+		t.Skip("QTLS_GATEWAY_ROOTFS and QTLS_PROVIDER are not set: `make test-unit` sets them to the gateway image's root file system and the OpenSSL provider's module")
 	}
 	script := fmt.Sprintf("#!/bin/sh\nOPENSSL_CONF='%[1]s/etc/ssl/openssl.cnf' OPENSSL_MODULES='%[2]s' exec '%[1]s/lib64/ld-linux-x86-64.so.2' --library-path '%[1]s/usr/lib/x86_64-linux-gnu' '%[1]s/usr/bin/openssl' \"$@\"\n",
 		root, filepath.Dir(module))
