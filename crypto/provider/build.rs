@@ -9,7 +9,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--gc-sections");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,relro,-z,now,-z,defs");
+    // Threads that used the module have destructors in it (AWS-LC, the stacks of crate::stack): it stays mapped until they end.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,relro,-z,now,-z,defs,-z,nodelete");
 
     let text = fs::read_to_string(&table).unwrap_or_else(|e| panic!("{}: {e}", table.display()));
     let out = Path::new(&env::var("OUT_DIR").unwrap()).join("registry.rs");

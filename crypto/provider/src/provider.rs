@@ -11,7 +11,7 @@ use crate::{
         evp::Library,
     },
     primitives::{random, Failed},
-    signature,
+    signature, standard,
 };
 use std::ffi::{CStr, CString};
 
@@ -117,6 +117,19 @@ impl Provider {
             }
             self.decoder.push(entry(r, private_input, decoder::PRIVATE_FUNCTIONS[i]));
             self.decoder.push(entry(r, public_input, decoder::PUBLIC_FUNCTIONS[i]));
+        }
+        for (s, &functions) in standard::ALGORITHMS.iter().zip(&standard::KEYMGMT) {
+            let entry = |implementation: &'static [Dispatch]| AlgorithmEntry {
+                names: s.names.as_ptr(),
+                properties: plain,
+                implementation: implementation.as_ptr(),
+                description: std::ptr::null(),
+            };
+            self.keymgmt.push(entry(functions));
+            match s.is_signature() {
+                true => self.signature.push(entry(&standard::SIGNATURE)),
+                false => self.kem.push(entry(&standard::KEM)),
+            }
         }
         for table in [&mut self.keymgmt, &mut self.kem, &mut self.signature, &mut self.encoder, &mut self.decoder] {
             table.push(AlgorithmEntry::END);

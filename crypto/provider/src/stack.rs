@@ -56,6 +56,16 @@ thread_local! {
 
 /// Runs f on a large stack, and wipes that afterwards: secrets were on it. None if there is no memory for one.
 pub fn run<T>(f: impl FnOnce() -> T) -> Option<T> {
+    on_large_stack(f, true)
+}
+
+/// The same for an f that leaves no secrets on its stack. Wiping costs more than such an operation itself: each page is
+/// taken from the kernel anew.
+pub fn run_tidy<T>(f: impl FnOnce() -> T) -> Option<T> {
+    on_large_stack(f, false)
+}
+
+fn on_large_stack<T>(f: impl FnOnce() -> T, wipe: bool) -> Option<T> {
     let stack = match IDLE.take() {
         Some(stack) => stack,
         None => Stack::new()?,
@@ -63,7 +73,9 @@ pub fn run<T>(f: impl FnOnce() -> T) -> Option<T> {
     // SAFETY: the stack is ours alone while it is taken; f does not unwind out of a program that aborts on panic, and
     // in tests a panic on it ends the test's process.
     let result = unsafe { psm::on_stack(stack.base, stack.len, f) };
-    stack.wipe();
+    if wipe {
+        stack.wipe();
+    }
     IDLE.set(Some(stack));
     Some(result)
 }

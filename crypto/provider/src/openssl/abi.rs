@@ -138,6 +138,8 @@ pub mod kem {
     pub const DECAPSULATE: c_int = 5;
     pub const FREECTX: c_int = 6;
     pub const DUPCTX: c_int = 7;
+    pub const SET_CTX_PARAMS: c_int = 10;
+    pub const SETTABLE_CTX_PARAMS: c_int = 11;
 }
 
 /// OSSL_FUNC_SIGNATURE_*.
@@ -160,6 +162,10 @@ pub mod signature {
     pub const DUPCTX: c_int = 17;
     pub const GET_CTX_PARAMS: c_int = 18;
     pub const GETTABLE_CTX_PARAMS: c_int = 19;
+    pub const SET_CTX_PARAMS: c_int = 20;
+    pub const SETTABLE_CTX_PARAMS: c_int = 21;
+    pub const SIGN_MESSAGE_INIT: c_int = 27;
+    pub const VERIFY_MESSAGE_INIT: c_int = 30;
 }
 
 /// OSSL_FUNC_ENCODER_*.

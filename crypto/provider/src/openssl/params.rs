@@ -53,6 +53,20 @@ impl<'a> Params<'a> {
         Some(unsafe { std::slice::from_raw_parts(p.data.cast(), p.data_size) })
     }
 
+    /// A signed integer of up to eight bytes: the length is the caller's choice (openssl-pkeyutl(1) has one byte for 1).
+    pub fn integer(self, key: &CStr) -> Option<i64> {
+        let p = self.find(key)?;
+        if p.data_type != INTEGER || p.data.is_null() || !(1..=8).contains(&p.data_size) {
+            return None;
+        }
+        // SAFETY: OpenSSL says how long its data is.
+        let bytes = unsafe { std::slice::from_raw_parts(p.data.cast::<u8>(), p.data_size) };
+        let negative = bytes[bytes.len() - 1] & 0x80 != 0; // in the order of little-endian machines
+        let mut extended = [if negative { 0xff } else { 0 }; 8];
+        extended[..bytes.len()].copy_from_slice(bytes);
+        Some(i64::from_le_bytes(extended))
+    }
+
     pub fn string(self, key: &CStr) -> Option<&'a CStr> {
         let p = self.find(key)?;
         if p.data_type != UTF8_STRING || p.data.is_null() {

@@ -1,5 +1,6 @@
 //! The post-quantum primitives: key encapsulation and signatures of liboqs and KpqC, behind two traits.
 
+pub mod fast;
 pub mod kpqc;
 pub mod liboqs;
 pub mod random;

@@ -5,5 +5,6 @@ mod kem;
 mod keys;
 mod randomness;
 mod signature;
+mod stack_use;
 mod support;
 mod table;

@@ -4,6 +4,7 @@ use super::support::provider_with;
 use crate::{
     algorithm::{Algorithm, ALGORITHMS},
     error::Reason,
+    standard,
 };
 use std::collections::HashMap;
 
@@ -75,4 +76,32 @@ fn a_wrong_override_is_refused_by_its_name() {
         assert_eq!(error.reason, Reason::Internal);
         assert!(error.detail.contains(&format!("{variable}={value:?}")), "{}", error.detail);
     }
+}
+
+/// The algorithms that OpenSSL has too, from the same table.
+#[test]
+fn the_standard_algorithms_are_the_tables() {
+    let text = include_str!("../../../algorithms.csv");
+    let columns: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let rows: Vec<HashMap<&str, &str>> =
+        text.lines().skip(1).map(|l| columns.iter().copied().zip(l.split(',')).collect()).collect();
+    for s in &standard::ALGORITHMS {
+        let name = s.tls_name.to_str().unwrap();
+        let row = rows.iter().find(|r| r["name"] == name && r["library"] == "openssl").expect(name);
+        let number = |column| row[column].parse().unwrap_or(0);
+        assert_eq!(s.code_point, u32::from_str_radix(&row["code_point"][2..], 16).unwrap(), "{name}");
+        assert_eq!(s.public_size(), number("public_key"), "{name}");
+        let output = if s.is_signature() { "signature" } else { "ciphertext" };
+        assert_eq!(s.output_size(), number(output), "{name}");
+        assert_eq!(s.secret_size(), number("shared_secret"), "{name}");
+        let names: Vec<&str> = s.names.to_str().unwrap().split(':').collect();
+        assert!(
+            row["hybrid"] != "" || names.contains(&row["primitive"]),
+            "{name} is {names:?}, not {}",
+            row["primitive"]
+        );
+        assert!(row["oid"].is_empty() || names.contains(&row["oid"]), "{name} is {names:?}, not {}", row["oid"]);
+    }
+    let fast = rows.iter().filter(|r| r["library"] == "openssl" && ["ML-KEM", "ML-DSA"].contains(&r["family"]));
+    assert_eq!(fast.count(), standard::ALGORITHMS.len());
 }
