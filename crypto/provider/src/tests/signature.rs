@@ -124,12 +124,13 @@ fn padding_belongs_to_the_signature() {
 fn a_changed_public_key_verifies_nothing() {
     every(Algorithm::is_signature, |a| {
         let bytes = key(a).public_bytes().unwrap();
-        // Of a multivariate public key a few coefficients alone need not matter: some variables are zero.
+        // Of a multivariate public key a few coefficients alone need not matter: some variables are zero. Nor need many
+        // that change by the same: what is added to every equation may come to zero.
         let run = if a.name.contains("OV_") || a.name.contains("mayo") { bytes.len() / 8 } else { 1 };
         for bit in some_bits(bytes.len() - (run - 1)) {
             let mut changed = bytes.clone();
-            for b in &mut changed[bit / 8..bit / 8 + run] {
-                *b ^= 1 << (bit % 8);
+            for (i, b) in changed[bit / 8..bit / 8 + run].iter_mut().enumerate() {
+                *b ^= (1 << (bit % 8)) ^ (i.wrapping_mul(167) >> 3) as u8;
             }
             if let Ok(public) = Key::from_public_bytes(provider(), a, &changed) {
                 refuse(&public, MESSAGE, signature(a), &format!("public key with bit {bit} changed"));
