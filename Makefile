@@ -84,6 +84,15 @@ build: $(QTLS_CLUSTER) ## Build the operator and the agent into bin/
 provider: deps ## Build the OpenSSL provider, oqsprovider.so, and print where it is
 	@go -C hack/images run . provider
 
+.PHONY: demo-kpqc
+demo-kpqc: deps ## The KpqC cases with the gateway's HAProxy: handshakes counted, certificate sizes, times by level
+	@go -C hack/images run . handshake demo
+
+.PHONY: bench-crypto
+bench-crypto: deps ## HAProxy's CPU for a handshake with and without the fast path, and single operations of every algorithm
+	@go -C hack/images run . handshake cost
+	@go -C hack/images run . handshake operations
+
 .PHONY: images
 images: deps ## Build the container images
 	go -C hack/images run . build

@@ -21,6 +21,7 @@ import (
 const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
        images provider
        images cargo [-write] -- ARGUMENT...
+       images handshake ARGUMENT...
 
   build [-fresh]   build images; -fresh takes in what Debian has published since the last build
   list [-tars]     show the images built last; -tars prints the paths of their tars alone
@@ -28,6 +29,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   verify           check the images built last: versions, user, rights, and a post-quantum handshake
   provider         print the path of the OpenSSL provider, oqsprovider.so, built from crypto/
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
+  handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, operations
 
 Images: %s ("client" is both clients).
 The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.
@@ -53,6 +55,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	write := flags.Bool("write", false, "")
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n"+usage, err, strings.Join(ids(), ", "))
+	}
+	if args[0] == "handshake" { // its options are its own
+		return runRust(ctx, args[0], args[1:], false, false, out)
 	}
 	if args[0] == "provider" || args[0] == "cargo" {
 		return runRust(ctx, args[0], flags.Args(), *fresh, *write, out)
@@ -127,8 +132,11 @@ func runRust(ctx context.Context, command string, args []string, fresh, write bo
 		return err
 	}
 	b.fresh = fresh
-	if command == "cargo" {
+	switch command {
+	case "cargo":
 		return b.cargo(ctx, args, write, out)
+	case "handshake":
+		return b.handshake(ctx, args, out)
 	}
 	p, err := b.provider(ctx)
 	if err == nil {
