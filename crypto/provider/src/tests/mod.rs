@@ -1,5 +1,6 @@
 //! Every algorithm of the table: what its keys, ciphertexts and signatures are like, and what is refused.
 
+mod fuzz;
 mod kat;
 mod kem;
 mod keys;

@@ -33,8 +33,7 @@ fn measure(a: &Algorithm) -> Vec<(usize, String)> {
     let (public, secret) = a.key_sizes();
     let (mut public, mut secret) = (vec![0; public], vec![0; secret]);
     let mut out = vec![];
-    let family = a.name.rsplit_once('_').filter(|_| a.classical.is_some()).map_or(a.name, |(_, name)| name);
-    let mut note = |operation: &str, touched| out.push((touched, format!("{family} {operation}")));
+    let mut note = |operation: &str, touched| out.push((touched, format!("{} {operation}", a.name)));
     match a.primitive {
         Primitive::Kem(k) => {
             let s = k.sizes();
