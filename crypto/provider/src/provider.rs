@@ -13,7 +13,10 @@ use crate::{
     primitives::{random, Failed},
     signature, standard,
 };
-use std::ffi::{CStr, CString};
+use std::{
+    ffi::{CStr, CString},
+    sync::Mutex,
+};
 
 const PROPERTIES: &str = "provider=oqsprovider";
 
@@ -207,6 +210,9 @@ fn register(
         code_point,
     };
     if let Some(oid) = &r.oid {
+        // The core looks whether an object is known, and then makes it: of two contexts that do so at once, one fails.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock();
         core.register(oid, &r.name, algorithm.is_signature())?;
     }
     Ok(r)

@@ -150,7 +150,9 @@ fn case(a: &'static Algorithm, s: &Seeds, n: &mut Numbers) {
                 // Whatever it does with it, it comes to an end.
                 match a.primitive {
                     Primitive::Kem(_) => drop(key.decapsulate(&s.outputs[0])),
-                    Primitive::Signature(_) if a.name.contains("ssimple") => {}
+                    // HAETAE rejects its own signatures until one is short enough: with a private key that is too
+                    // long, for ever. SPHINCS+ "s" is slow.
+                    Primitive::Signature(_) if a.name.contains("haetae") || a.name.contains("ssimple") => {}
                     Primitive::Signature(_) => drop(key.sign(MESSAGE)),
                 }
                 let _ = key.public_bytes().and_then(|_| key.private_bytes());
