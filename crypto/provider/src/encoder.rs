@@ -22,7 +22,7 @@ pub struct Form {
 }
 
 macro_rules! form {
-    ($format:literal, $structure:literal, $encode:ident, $private:literal) => {
+    ($format:literal, $structure:literal, $encode:expr, $private:literal) => {
         Form {
             format: $format,
             structure: $structure,
@@ -42,10 +42,10 @@ macro_rules! form {
 }
 
 pub static FORMS: [Form; 7] = [
-    form!("der", "PrivateKeyInfo", private_der, true),
-    form!("pem", "PrivateKeyInfo", private_pem, true),
-    form!("der", "EncryptedPrivateKeyInfo", private_der, true),
-    form!("pem", "EncryptedPrivateKeyInfo", private_pem, true),
+    form!("der", "PrivateKeyInfo", private_der::<false>, true),
+    form!("pem", "PrivateKeyInfo", private_pem::<false>, true),
+    form!("der", "EncryptedPrivateKeyInfo", private_der::<true>, true),
+    form!("pem", "EncryptedPrivateKeyInfo", private_pem::<true>, true),
     form!("der", "SubjectPublicKeyInfo", public_der, false),
     form!("pem", "SubjectPublicKeyInfo", public_pem, false),
     form!("text", "", text, false),
@@ -127,10 +127,16 @@ impl Context {
         })
     }
 
-    /// The private key, and whether it is encrypted.
-    fn private(&self, key: &Key, pass: &Passphrase) -> Result<(Zeroizing<Vec<u8>>, bool)> {
+    /// The private key, and whether it is encrypted: with a cipher it is, and where it must be there has to be one.
+    fn private(&self, key: &Key, pass: &Passphrase, must_be_encrypted: bool) -> Result<(Zeroizing<Vec<u8>>, bool)> {
         let der = der::private_key_info(self.identifier(key)?, &key.private_bytes()?);
-        let Some(cipher) = &self.cipher else { return Ok((der, false)) };
+        let Some(cipher) = &self.cipher else {
+            if must_be_encrypted {
+                let detail = format!("an EncryptedPrivateKeyInfo of {} without a cipher", key.algorithm.name);
+                return Err(Error::new(Reason::UnsupportedParameter, detail));
+            }
+            return Ok((der, false));
+        };
         let sealed = self
             .provider
             .library
@@ -161,7 +167,7 @@ unsafe fn write(
         as c_int
 }
 
-unsafe extern "C" fn private_der(
+unsafe extern "C" fn private_der<const ENCRYPTED: bool>(
     context: Opaque,
     bio: Opaque,
     key: Opaque,
@@ -170,10 +176,10 @@ unsafe extern "C" fn private_der(
     callback: Option<PassphraseCallback>,
     arg: Opaque,
 ) -> c_int {
-    write(context, bio, key, abstract_object, |c, k| Ok(c.private(k, &Passphrase { callback, arg })?.0))
+    write(context, bio, key, abstract_object, |c, k| Ok(c.private(k, &Passphrase { callback, arg }, ENCRYPTED)?.0))
 }
 
-unsafe extern "C" fn private_pem(
+unsafe extern "C" fn private_pem<const ENCRYPTED: bool>(
     context: Opaque,
     bio: Opaque,
     key: Opaque,
@@ -183,7 +189,7 @@ unsafe extern "C" fn private_pem(
     arg: Opaque,
 ) -> c_int {
     write(context, bio, key, abstract_object, |c, k| {
-        let (der, encrypted) = c.private(k, &Passphrase { callback, arg })?;
+        let (der, encrypted) = c.private(k, &Passphrase { callback, arg }, ENCRYPTED)?;
         let label = if encrypted { "ENCRYPTED PRIVATE KEY" } else { "PRIVATE KEY" };
         Ok(Zeroizing::new(der::pem(label, &der).as_bytes().to_vec()))
     })

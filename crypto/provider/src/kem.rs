@@ -1,6 +1,7 @@
 //! OSSL_OP_KEM (provider-kem(7)).
 
 use crate::{
+    error::{Error, Reason, Result},
     keymgmt::{self, OwnedKey},
     openssl::abi::{c_int, entry, kem as id, Dispatch, Opaque, Param},
 };
@@ -47,19 +48,20 @@ unsafe extern "C" fn init(context: Opaque, key: Opaque, _: *const Param) -> c_in
 
 unsafe fn key_of<'a>(context: Opaque) -> Option<&'a OwnedKey> {
     let key = (*context.cast::<Context>()).key;
-    (!key.is_null()).then(|| &*keymgmt::borrow(key.cast()))
+    (!key.is_null()).then(|| keymgmt::borrow(key.cast()))
 }
 
 /// Copies a result out, if the caller's buffer is large enough.
-unsafe fn put(bytes: &[u8], out: *mut u8, len: *mut usize) -> bool {
+unsafe fn put(what: &str, bytes: &[u8], out: *mut u8, len: *mut usize) -> Result<()> {
     if !len.is_null() && *len < bytes.len() {
-        return false;
+        let (is, want) = (*len, bytes.len());
+        return Err(Error::new(Reason::InvalidLength, format!("the buffer has {is} bytes, {what} {want}")));
     }
     ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len());
     if !len.is_null() {
         *len = bytes.len();
     }
-    true
+    Ok(())
 }
 
 unsafe extern "C" fn encapsulate(
@@ -78,8 +80,11 @@ unsafe extern "C" fn encapsulate(
         }
         return 1;
     }
-    let Some((ciphertext, shared)) = key.provider.reported(key.encapsulate()) else { return 0 };
-    (put(&ciphertext, out, out_len) && put(&shared, secret, secret_len)) as c_int
+    let result = key.encapsulate().and_then(|(ciphertext, shared)| {
+        put("the ciphertext", &ciphertext, out, out_len)?;
+        put("the secret", &shared, secret, secret_len)
+    });
+    key.provider.reported(result).is_some() as c_int
 }
 
 unsafe extern "C" fn decapsulate(
@@ -95,6 +100,6 @@ unsafe extern "C" fn decapsulate(
         return 1;
     }
     let ciphertext = std::slice::from_raw_parts(ciphertext, ciphertext_len);
-    let Some(shared) = key.provider.reported(key.decapsulate(ciphertext)) else { return 0 };
-    put(&shared, out, out_len) as c_int
+    let result = key.decapsulate(ciphertext).and_then(|shared| put("the secret", &shared, out, out_len));
+    key.provider.reported(result).is_some() as c_int
 }

@@ -51,8 +51,14 @@ pub fn into_raw(key: OwnedKey) -> Opaque {
 }
 
 /// # Safety
-/// `key` is one of `into_raw`, not freed yet, and nobody else changes it meanwhile.
-pub unsafe fn borrow<'a>(key: Opaque) -> &'a mut OwnedKey {
+/// `key` is one of `into_raw`, not freed yet, and nobody changes it meanwhile.
+pub unsafe fn borrow<'a>(key: Opaque) -> &'a OwnedKey {
+    &*key.cast()
+}
+
+/// # Safety
+/// `key` is one of `into_raw`, not freed yet, and nobody else uses it meanwhile.
+unsafe fn borrow_mut<'a>(key: Opaque) -> &'a mut OwnedKey {
     &mut *key.cast()
 }
 
@@ -167,7 +173,7 @@ unsafe extern "C" fn settable(_: Opaque) -> *const Param {
 }
 
 unsafe extern "C" fn set_params(key: Opaque, params: *const Param) -> c_int {
-    let key = borrow(key);
+    let key = borrow_mut(key);
     match Params::new(params).octets(c"encoded-pub-key") {
         None => 1,
         Some(share) => {
@@ -214,7 +220,7 @@ unsafe extern "C" fn transfer_types(selection: c_int) -> *const Param {
 }
 
 unsafe extern "C" fn import(key: Opaque, selection: c_int, params: *const Param) -> c_int {
-    let (key, params) = (borrow(key), Params::new(params));
+    let (key, params) = (borrow_mut(key), Params::new(params));
     let private = if selection & select::PRIVATE_KEY != 0 { params.octets(c"priv") } else { None };
     let imported = match (private, params.octets(c"pub")) {
         (Some(bytes), _) => Key::from_private_bytes(key.provider, key.algorithm, bytes),

@@ -83,7 +83,7 @@ unsafe fn borrow<'a>(context: Opaque) -> &'a mut Context {
 impl Context {
     fn key(&self) -> Option<&OwnedKey> {
         // SAFETY: OpenSSL keeps it alive.
-        (!self.key.is_null()).then(|| unsafe { &*keymgmt::borrow(self.key.cast()) })
+        (!self.key.is_null()).then(|| unsafe { keymgmt::borrow(self.key.cast()) })
     }
 }
 

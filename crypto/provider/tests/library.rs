@@ -306,6 +306,38 @@ fn a_key_that_is_none_is_refused_with_the_reason() {
 }
 
 #[test]
+fn an_encrypted_key_is_never_written_without_a_cipher() {
+    let dir = Dir::new();
+    let context = Context::new(dir.path());
+    for a in families().filter(|a| a.oid.is_some()) {
+        let key = context.generate(a).unwrap();
+        assert_eq!(key.encode(c"PrivateKeyInfo").unwrap(), key.private_der());
+        let error = key.encode(c"EncryptedPrivateKeyInfo").unwrap_err();
+        assert!(error.contains("without a cipher") && error.contains(a.name), "{error}");
+    }
+}
+
+#[test]
+fn a_buffer_that_is_too_small_is_refused_with_the_size() {
+    let dir = Dir::new();
+    let context = Context::new(dir.path());
+    for a in families() {
+        let key = context.generate(a).unwrap();
+        let mut small = [0; 8];
+        let error = if a.is_signature() {
+            key.sign(&mut small).unwrap_err()
+        } else {
+            let (mut ciphertext, mut secret) = (vec![0; a.output_size()], vec![0; a.secret_size()]);
+            key.encapsulate(&mut ciphertext, &mut secret).unwrap();
+            assert!(key.encapsulate(&mut small, &mut secret).is_err());
+            assert!(key.encapsulate(&mut ciphertext, &mut small).is_err());
+            key.decapsulate(&ciphertext, &mut small).unwrap_err()
+        };
+        assert!(error.contains("invalid length: the buffer has 8 bytes"), "{}: {error}", a.name);
+    }
+}
+
+#[test]
 fn every_algorithm_works_on_the_stack_of_a_fibre() {
     alone("every_algorithm_works_on_the_stack_of_a_fibre", || {
         let dir = Dir::new();

@@ -57,6 +57,15 @@ extern "C" {
     fn BIO_new_mem_buf(data: *const c_void, len: c_int) -> Ptr;
     fn BIO_free(bio: Ptr) -> c_int;
     fn PEM_read_bio_PrivateKey_ex(b: Ptr, out: *mut Ptr, cb: Ptr, arg: Ptr, ctx: Ptr, propq: *const c_char) -> Ptr;
+    fn OSSL_ENCODER_CTX_new_for_pkey(
+        key: Ptr,
+        selection: c_int,
+        output: *const c_char,
+        structure: *const c_char,
+        propq: *const c_char,
+    ) -> Ptr;
+    fn OSSL_ENCODER_CTX_free(ctx: Ptr);
+    fn OSSL_ENCODER_to_data(ctx: Ptr, data: *mut *mut u8, len: *mut usize) -> c_int;
     fn PEM_read_bio_PUBKEY_ex(b: Ptr, out: *mut Ptr, cb: Ptr, arg: Ptr, ctx: Ptr, propq: *const c_char) -> Ptr;
     fn i2d_PUBKEY(key: Ptr, out: *mut *mut u8) -> c_int;
     fn i2d_PrivateKey(key: Ptr, out: *mut *mut u8) -> c_int;
@@ -232,6 +241,24 @@ impl Key {
         }
     }
 
+    /// The private key in a structure, without a cipher.
+    pub fn encode(&self, structure: &CStr) -> Result<Vec<u8>, String> {
+        const PRIVATE_KEY: c_int = 1;
+        let (mut data, mut len) = (null_mut(), 0);
+        // SAFETY: libcrypto allocates what it returns.
+        unsafe {
+            ERR_clear_error();
+            let der = c"DER".as_ptr();
+            let ctx = OSSL_ENCODER_CTX_new_for_pkey(self.key, PRIVATE_KEY, der, structure.as_ptr(), null());
+            let ok = OSSL_ENCODER_to_data(ctx, &mut data, &mut len);
+            OSSL_ENCODER_CTX_free(ctx);
+            check("encoding", ok)?;
+            let bytes = std::slice::from_raw_parts(data, len).to_vec();
+            CRYPTO_free(data.cast(), c"".as_ptr(), 0);
+            Ok(bytes)
+        }
+    }
+
     /// Encapsulates and decapsulates, or signs and verifies. It runs on small stacks, too: no large frames here.
     pub fn work(&self, algorithm: &Algorithm) -> Result<(), String> {
         if algorithm.is_signature() {
@@ -252,7 +279,7 @@ impl Key {
         }
     }
 
-    fn sign(&self, signature: &mut [u8]) -> Result<usize, String> {
+    pub fn sign(&self, signature: &mut [u8]) -> Result<usize, String> {
         let mut len = signature.len();
         // SAFETY: the lengths are the slices'.
         unsafe {
@@ -279,7 +306,7 @@ impl Key {
         }
     }
 
-    fn encapsulate(&self, ciphertext: &mut [u8], secret: &mut [u8]) -> Result<(), String> {
+    pub fn encapsulate(&self, ciphertext: &mut [u8], secret: &mut [u8]) -> Result<(), String> {
         let (mut len, mut n) = (ciphertext.len(), secret.len());
         // SAFETY: the lengths are the slices'.
         unsafe {
@@ -293,7 +320,7 @@ impl Key {
         }
     }
 
-    fn decapsulate(&self, ciphertext: &[u8], secret: &mut [u8]) -> Result<(), String> {
+    pub fn decapsulate(&self, ciphertext: &[u8], secret: &mut [u8]) -> Result<(), String> {
         let mut n = secret.len();
         // SAFETY: the lengths are the slices'.
         unsafe {
