@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"qtls.dev/qtls/internal/algorithms"
@@ -89,28 +90,35 @@ func run(c command) ([]byte, error) {
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	var writers []*os.File
-	defer func() {
-		for _, f := range cmd.ExtraFiles {
-			f.Close()
+	closeAll := func(files []*os.File) {
+		for _, f := range files {
+			_ = f.Close()
 		}
-	}()
+	}
 	for range c.inputs {
 		r, w, err := os.Pipe()
 		if err != nil {
+			closeAll(cmd.ExtraFiles)
+			closeAll(writers)
 			return nil, err
 		}
 		cmd.ExtraFiles, writers = append(cmd.ExtraFiles, r), append(writers, w)
 	}
-	if err := cmd.Start(); err != nil {
+	err := cmd.Start()
+	closeAll(cmd.ExtraFiles) // openssl has its own: what it leaves unread fails to be written once it is gone
+	if err != nil {
+		closeAll(writers)
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
+	var writing sync.WaitGroup
 	for i, w := range writers {
-		go func() {
+		writing.Go(func() {
 			_, _ = w.Write(c.inputs[i]) // openssl says what it misses
 			_ = w.Close()
-		}()
+		})
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
+	writing.Wait() // the inputs are the caller's again
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%w: openssl %s took longer than %s", ErrUnavailable, c.name, patience)

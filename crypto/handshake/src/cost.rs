@@ -18,7 +18,7 @@ const CASES: [(&str, &str); 4] = [
 pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
     let dir = scratch()?;
     println!("CPU of HAProxy for one full handshake and request, in microseconds: median (quartiles) of {rounds} rounds of {handshakes}, the two by turns\n");
-    println!("{:<20} {:<10} {:>28} {:>28}   {}", "key exchange", "certificate", "OpenSSL", "fast path", "ratio");
+    println!("{:<20} {:<10} {:>28} {:>28}   ratio", "key exchange", "certificate", "OpenSSL", "fast path");
     for (group, algorithm) in CASES {
         let certificate = pki::certificate(dir.path(), algorithm)?;
         let client = Client::new(group, &certificate.file)?;

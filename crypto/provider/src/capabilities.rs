@@ -12,17 +12,19 @@ const NO_LIMIT: c_int = 0;
 const NEVER: c_int = -1;
 const YES: c_uint = 1;
 
+/// Tells of one algorithm.
+type Describe = fn(&Registered, &mut dyn FnMut(&[Param]) -> c_int) -> c_int;
+
 /// # Safety
 /// The callback and its argument are OpenSSL's.
 pub unsafe fn tell(provider: &Provider, capability: &CStr, callback: ParamCallback, arg: Opaque) -> c_int {
-    let (signatures, describe): (bool, fn(&Registered, &mut dyn FnMut(&[Param]) -> c_int) -> c_int) =
-        if capability.to_bytes().eq_ignore_ascii_case(b"TLS-GROUP") {
-            (false, group)
-        } else if capability.to_bytes().eq_ignore_ascii_case(b"TLS-SIGALG") {
-            (true, scheme)
-        } else {
-            return 1; // it has none of these
-        };
+    let (signatures, describe): (bool, Describe) = if capability.to_bytes().eq_ignore_ascii_case(b"TLS-GROUP") {
+        (false, group)
+    } else if capability.to_bytes().eq_ignore_ascii_case(b"TLS-SIGALG") {
+        (true, scheme)
+    } else {
+        return 1; // it has none of these
+    };
     for s in standard::ALGORITHMS.iter().filter(|s| s.is_signature() == signatures) {
         if standard_capability(s, &mut |params| callback(params.as_ptr(), arg)) != 1 {
             return 0;

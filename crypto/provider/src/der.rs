@@ -31,7 +31,7 @@ fn tlv(tag: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
 /// The content of an OBJECT IDENTIFIER from its dotted form; none if that is not one.
 fn oid_content(dotted: &str) -> Option<Vec<u8>> {
     let arcs: Vec<u64> = dotted.split('.').map(|a| a.parse().ok()).collect::<Option<_>>()?;
-    let (&[first, second], rest) = arcs.split_first_chunk::<2>().map(|(f, r)| (f, r))?;
+    let (&[first, second], rest) = arcs.split_first_chunk::<2>()?;
     if first > 2 || first < 2 && second > 39 {
         return None;
     }
@@ -72,7 +72,7 @@ fn take(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         0x81..=0x84 => {
             let n = (length & 0x7f) as usize;
             let bytes = der.get(2..2 + n)?;
-            let len = bytes.iter().fold(0usize, |all, b| all << 8 | *b as usize);
+            let len = bytes.iter().fold(0usize, |all, b| (all << 8) | *b as usize);
             if bytes[0] == 0 || len < 0x80 {
                 return None; // DER has one length only
             }

@@ -11,7 +11,7 @@ use crate::{
     },
     provider::Provider,
 };
-use std::{ffi::CString, fmt::Write, ptr::null};
+use std::{ffi::CString, fmt::Write};
 use zeroize::Zeroizing;
 
 /// A form that keys are written in.
@@ -158,7 +158,7 @@ unsafe fn write(
     abstract_object: *const Param,
     f: impl FnOnce(&Context, &OwnedKey) -> Result<Zeroizing<Vec<u8>>>,
 ) -> c_int {
-    if abstract_object != null() || key.is_null() {
+    if !abstract_object.is_null() || key.is_null() {
         return 0; // keys come as keys, not as parameters
     }
     let context = &*context.cast::<Context>();

@@ -1,8 +1,11 @@
 //! The functions that OpenSSL's core offers to a provider.
 
-use super::abi::{c_char, c_int, c_void, from_core, Dispatch, Item, Opaque};
+use super::abi::{c_char, c_int, c_void, from_core, Dispatch, Function, Item, Opaque};
 use crate::error::Error;
-use std::ffi::{CStr, CString};
+use std::{
+    ffi::{CStr, CString},
+    mem::transmute,
+};
 use zeroize::Zeroizing;
 
 type NewError = unsafe extern "C" fn(*const c_void);
@@ -12,6 +15,9 @@ type ObjectCreate = unsafe extern "C" fn(*const c_void, *const c_char, *const c_
 type ObjectAddSigid = unsafe extern "C" fn(*const c_void, *const c_char, *const c_char, *const c_char) -> c_int;
 type BioReadEx = unsafe extern "C" fn(Opaque, Opaque, usize, *mut usize) -> c_int;
 type BioWriteEx = unsafe extern "C" fn(Opaque, *const c_void, usize, *mut usize) -> c_int;
+
+/// A function of the core before its type is known.
+type Untyped = Option<Function>;
 
 /// How much of a key file is read at most, in bytes: the largest key here has 2.9 MB.
 const MAX_INPUT: usize = 8 << 20;
@@ -47,13 +53,17 @@ impl Core {
             let function = (*f).function;
             // SAFETY: the number stands for the type.
             match (*f).id {
-                from_core::NEW_ERROR => core.new_error = std::mem::transmute(function),
-                from_core::SET_ERROR_DEBUG => core.set_error_debug = std::mem::transmute(function),
-                from_core::VSET_ERROR => core.vset_error = std::mem::transmute(function),
-                from_core::OBJ_CREATE => core.object_create = std::mem::transmute(function),
-                from_core::OBJ_ADD_SIGID => core.object_add_sigid = std::mem::transmute(function),
-                from_core::BIO_READ_EX => core.bio_read = std::mem::transmute(function),
-                from_core::BIO_WRITE_EX => core.bio_write = std::mem::transmute(function),
+                from_core::NEW_ERROR => core.new_error = transmute::<Untyped, Option<NewError>>(function),
+                from_core::SET_ERROR_DEBUG => {
+                    core.set_error_debug = transmute::<Untyped, Option<SetErrorDebug>>(function)
+                }
+                from_core::VSET_ERROR => core.vset_error = transmute::<Untyped, Option<VsetError>>(function),
+                from_core::OBJ_CREATE => core.object_create = transmute::<Untyped, Option<ObjectCreate>>(function),
+                from_core::OBJ_ADD_SIGID => {
+                    core.object_add_sigid = transmute::<Untyped, Option<ObjectAddSigid>>(function)
+                }
+                from_core::BIO_READ_EX => core.bio_read = transmute::<Untyped, Option<BioReadEx>>(function),
+                from_core::BIO_WRITE_EX => core.bio_write = transmute::<Untyped, Option<BioWriteEx>>(function),
                 _ => {}
             }
             f = f.add(1);
@@ -95,14 +105,17 @@ impl Core {
     }
 
     /// Reads all of a core BIO; it may be a private key.
-    pub fn read_all(&self, bio: Opaque) -> Option<Zeroizing<Vec<u8>>> {
+    ///
+    /// # Safety
+    /// The BIO is one that the core handed over.
+    pub unsafe fn read_all(&self, bio: Opaque) -> Option<Zeroizing<Vec<u8>>> {
         let read = self.bio_read?;
         let mut all = Zeroizing::new(Vec::new());
         let mut chunk = Zeroizing::new([0u8; 16 << 10]);
         loop {
             let mut n = 0;
             // SAFETY: the chunk has the size that is told.
-            if unsafe { read(bio, chunk.as_mut_ptr().cast(), chunk.len(), &mut n) } != 1 || n == 0 {
+            if read(bio, chunk.as_mut_ptr().cast(), chunk.len(), &mut n) != 1 || n == 0 {
                 return Some(all);
             }
             if all.len() + n > MAX_INPUT {
@@ -118,12 +131,14 @@ impl Core {
         }
     }
 
-    pub fn write_all(&self, bio: Opaque, mut bytes: &[u8]) -> Result<(), Error> {
+    /// # Safety
+    /// The BIO is one that the core handed over.
+    pub unsafe fn write_all(&self, bio: Opaque, mut bytes: &[u8]) -> Result<(), Error> {
         let write = self.bio_write.ok_or_else(|| Error::internal("the core offers no BIO_write_ex"))?;
         while !bytes.is_empty() {
             let mut n = 0;
             // SAFETY: the length is the slice's.
-            if unsafe { write(bio, bytes.as_ptr().cast(), bytes.len(), &mut n) } != 1 || n == 0 {
+            if write(bio, bytes.as_ptr().cast(), bytes.len(), &mut n) != 1 || n == 0 {
                 return Err(Error::internal("writing the encoding failed"));
             }
             bytes = &bytes[n.min(bytes.len())..];

@@ -281,7 +281,7 @@ impl Library {
 
     /// An EC public key from an encoded point; libcrypto checks that it is on the curve.
     pub fn ec_public(&self, curve: &CStr, point: &[u8]) -> Result<Pkey> {
-        self.from_data(c"EC", &mut [Param::string(c"group", curve), Param::octets(c"pub", point), Param::END])
+        self.import(c"EC", &mut [Param::string(c"group", curve), Param::octets(c"pub", point), Param::END])
     }
 
     /// An RSA public key from a PKCS#1 RSAPublicKey.
@@ -295,10 +295,10 @@ impl Library {
             v
         };
         let (n, e) = (native(modulus), native(exponent));
-        self.from_data(c"RSA", &mut [Param::big_integer(c"n", &n), Param::big_integer(c"e", &e), Param::END])
+        self.import(c"RSA", &mut [Param::big_integer(c"n", &n), Param::big_integer(c"e", &e), Param::END])
     }
 
-    fn from_data(&self, kind: &CStr, params: &mut [Param]) -> Result<Pkey> {
+    fn import(&self, kind: &CStr, params: &mut [Param]) -> Result<Pkey> {
         const EVP_PKEY_PUBLIC_KEY: c_int = 0x86;
         // SAFETY: the parameters end with Param::END and live for the call.
         unsafe {

@@ -96,7 +96,7 @@ fn the_standard_algorithms_are_the_tables() {
         assert_eq!(s.secret_size(), number("shared_secret"), "{name}");
         let names: Vec<&str> = s.names.to_str().unwrap().split(':').collect();
         assert!(
-            row["hybrid"] != "" || names.contains(&row["primitive"]),
+            !row["hybrid"].is_empty() || names.contains(&row["primitive"]),
             "{name} is {names:?}, not {}",
             row["primitive"]
         );

@@ -199,16 +199,15 @@ impl Server {
     pub fn start(dir: &Dir, arguments: &str) -> Server {
         let line = format!("openssl s_server -accept 127.0.0.1:0 -www {arguments}");
         let log = fs::File::create(dir.path().join("server.log")).unwrap();
-        let mut child =
+        let child =
             dir.command(&line).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().expect("coreutils");
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut server = Server { child, port: 0 };
+        let output = server.child.stdout.take().unwrap();
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let port = lines.by_ref().find_map(|l| l.strip_prefix("ACCEPT ")?.rsplit(':').next()?.parse().ok());
-        let Some(port) = port else {
-            let _ = child.kill();
-            panic!("{line} does not listen: {}", dir.text("server.log"));
-        };
+        server.port = port.unwrap_or_else(|| panic!("{line} does not listen: {}", dir.text("server.log")));
         thread::spawn(move || lines.for_each(drop)); // so that it never waits for a reader
-        Server { child, port }
+        server
     }
 
     /// One request by `openssl s_client`.
