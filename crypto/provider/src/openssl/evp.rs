@@ -216,6 +216,27 @@ impl Library {
         Library(null_mut())
     }
 
+    /// A context of its own, whose generator fails.
+    #[cfg(test)]
+    pub fn without_randomness() -> Library {
+        extern "C" {
+            fn OSSL_LIB_CTX_new() -> *mut LibCtx;
+            fn RAND_set_DRBG_type(
+                ctx: *mut LibCtx,
+                drbg: *const c_char,
+                propq: *const c_char,
+                cipher: *const c_char,
+                digest: *const c_char,
+            ) -> c_int;
+        }
+        // SAFETY: the context is new. TEST-RAND gives what it was given before: nothing.
+        unsafe {
+            let ctx = OSSL_LIB_CTX_new();
+            assert_eq!(RAND_set_DRBG_type(ctx, c"TEST-RAND".as_ptr(), null(), null(), null()), 1);
+            Library(ctx)
+        }
+    }
+
     /// Secret random bytes of the context's generator.
     pub fn random(&self, out: &mut [u8]) -> Result<()> {
         // SAFETY: the length is the slice's.

@@ -1,12 +1,16 @@
 //! Where randomness comes from: from the source of the operation, and from nowhere else.
 
-use super::support::{every_primitive, provider};
+use super::support::{every_primitive, new_key, provider, provider_of};
 use crate::{
     algorithm::{Algorithm, Primitive, ALGORITHMS},
+    error::Reason,
+    key::Key,
+    openssl::evp::Library,
     primitives::{
         random::{self, Source},
         Failed,
     },
+    provider::Provider,
     stack,
 };
 use std::{
@@ -168,4 +172,21 @@ fn sources_nest_and_belong_to_their_thread() {
         one()
     });
     assert_eq!(nested, first, "what happens inside and elsewhere changes nothing");
+}
+
+#[test]
+fn each_library_context_has_its_own() {
+    let without: &'static Provider = Box::leak(Box::new(provider_of(Library::without_randomness(), |_| None).unwrap()));
+    for name in ["haetae2", "smaug_t1", "p256_aimer128f"] {
+        let algorithm = ALGORITHMS.iter().find(|a| a.name == name).unwrap();
+        let own = new_key(algorithm);
+        for _ in 0..3 {
+            let error = Key::empty(without, algorithm).generate().unwrap_err();
+            assert!(matches!(error.reason, Reason::PrimitiveFailed | Reason::ClassicalFailed), "{error:?}");
+            // The other context has not noticed; nor does its key help where there is no randomness.
+            new_key(algorithm).validate().unwrap();
+            let moved = Key::from_private_bytes(without, algorithm, &own.private_bytes().unwrap()).unwrap();
+            assert!(moved.validate().is_err());
+        }
+    }
 }

@@ -32,9 +32,13 @@ static CORE: [Dispatch; 3] =
     [entry!(from_core::OBJ_CREATE, known), entry!(from_core::OBJ_ADD_SIGID, known), Dispatch::END];
 
 pub fn provider_with(environment: impl Fn(&str) -> Option<String>) -> Result<Provider> {
+    provider_of(Library::process_default(), environment)
+}
+
+pub fn provider_of(library: Library, environment: impl Fn(&str) -> Option<String>) -> Result<Provider> {
     // SAFETY: the table ends with Dispatch::END, and its functions have the types of their numbers.
     let core = unsafe { Core::new(null(), CORE.as_ptr()) };
-    Provider::new(core, Library::process_default(), environment).map_err(|(_, e)| e)
+    Provider::new(core, library, environment).map_err(|(_, e)| e)
 }
 
 pub fn provider() -> &'static Provider {
