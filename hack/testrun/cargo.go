@@ -18,9 +18,10 @@ type cargoOutput struct {
 	other   io.Writer
 	result  *result
 	program string // that runs; empty between two
+	tests   int    // that it said it would run; -1: it did not say
 	lines   []string
-	// tests are those that failed, in their order; output is what each wrote.
-	tests  []string
+	// failed are the tests that did, in their order; output is what each wrote.
+	failed []string
 	output map[string]*strings.Builder
 	of     *strings.Builder // whose output is being read
 }
@@ -35,7 +36,8 @@ var (
 	//      Running tests/kat.rs (/target/release/deps/kat-0f3e4c5b6a798081)
 	cargoRunning = regexp.MustCompile(`^ +Running .*\(.*/([^/]+?)(-[0-9a-f]{16})?\)$`)
 	cargoDocs    = regexp.MustCompile(`^ +Doc-tests (\S+)$`)
-	// test kem::round_trip ... ok
+	cargoTests   = regexp.MustCompile(`^running (\d+) tests?$`)
+	// test kem::round_trip ... FAILED
 	cargoFailed = regexp.MustCompile(`^test (.+) \.\.\. FAILED$`)
 	cargoOf     = regexp.MustCompile(`^---- (.+) stdout ----$`)
 	// test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.50s
@@ -61,8 +63,10 @@ func (c *cargoOutput) line(raw []byte) {
 		fmt.Fprintln(c.out, "        "+line)
 	}
 	switch m := cargoSummary.FindStringSubmatch(line); {
-	case m != nil:
+	case m != nil && c.ownSummary(m):
 		c.end(m)
+	case c.tests < 0 && cargoTests.MatchString(line):
+		c.tests = number(cargoTests.FindStringSubmatch(line)[1])
 	case cargoOf.MatchString(line):
 		c.of = &strings.Builder{}
 		c.output[cargoOf.FindStringSubmatch(line)[1]] = c.of
@@ -71,33 +75,35 @@ func (c *cargoOutput) line(raw []byte) {
 	case c.of != nil:
 		c.of.WriteString(line + "\n")
 	case cargoFailed.MatchString(line):
-		c.tests = append(c.tests, cargoFailed.FindStringSubmatch(line)[1])
+		c.failed = append(c.failed, cargoFailed.FindStringSubmatch(line)[1])
 	}
 }
 
 // begin is the start of a program of tests.
 func (c *cargoOutput) begin(program string) {
 	c.crashed()
-	c.program, c.lines, c.tests, c.of, c.output = program, nil, nil, nil, map[string]*strings.Builder{}
+	c.program, c.tests, c.lines, c.failed, c.of, c.output = program, -1, nil, nil, nil, map[string]*strings.Builder{}
+}
+
+// ownSummary tells the running program's summary from that of a program which one
+// of its tests ran: the own one is of as many tests as it said.
+func (c *cargoOutput) ownSummary(summary []string) bool {
+	return c.tests < 0 || c.tests == number(summary[1])+number(summary[2])+number(summary[3])
 }
 
 // end is the summary of the running program.
 func (c *cargoOutput) end(summary []string) {
-	var n [3]int
-	for i := range n {
-		n[i], _ = strconv.Atoi(summary[i+1]) // digits
-	}
-	passed, failed, ignored := n[0], n[1], n[2]
+	passed, failed, ignored := number(summary[1]), number(summary[2]), number(summary[3])
 	c.result.passed += passed
 	c.result.skipped += ignored
-	for _, test := range c.tests {
+	for _, test := range c.failed {
 		output := ""
 		if b := c.output[test]; b != nil {
 			output = b.String()
 		}
 		c.result.fail(c.name()+" "+test, output)
 	}
-	for range failed - len(c.tests) { // never less than cargo counts
+	for range failed - len(c.failed) { // never less than cargo counts
 		c.result.fail(c.name(), strings.Join(c.lines, "\n"))
 	}
 	switch {
@@ -118,6 +124,12 @@ func (c *cargoOutput) crashed() {
 	c.result.fail(c.name(), strings.Join(last, "\n")+"\n(did not end)")
 	fmt.Fprintf(c.out, "  FAIL  %s (did not end)\n", c.name())
 	c.program = ""
+}
+
+// number reads what a pattern took for digits.
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
 }
 
 func (c *cargoOutput) name() string { return "crypto " + c.program }

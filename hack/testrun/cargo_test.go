@@ -110,6 +110,47 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 	}
 }
 
+// A test may run the very program that it is part of, and show what that said.
+func TestTheSummaryOfAProgramWithinATestDoesNotCount(t *testing.T) {
+	r, _, other := parseCargo(t, `     Running tests/library.rs (/target/release/deps/library-0f3e4c5b6a798081)
+
+running 3 tests
+test one ... ok
+test two ... ok
+test three ... FAILED
+
+successes:
+
+---- one stdout ----
+
+running 1 test
+test one ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 2.76s
+
+
+successes:
+    one
+    two
+
+failures:
+
+---- three stdout ----
+the reason
+
+failures:
+    three
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 3.00s
+`)
+	if r.passed != 2 || !slices.Equal(names(r), []string{"crypto library three"}) || !strings.Contains(r.failures[0].output, "the reason") {
+		t.Errorf("got %+v", r)
+	}
+	if other != "" {
+		t.Errorf("the rest is\n%s", other)
+	}
+}
+
 func TestRustTestsThatDoNotCompileAreAFailure(t *testing.T) {
 	r := runStep(t.Context(), step{name: "cargo test", tests: readCargoTest, command: []string{"sh", "-c", "echo 'error[E0425]: cannot find value'; exit 101"}})
 	if len(r.failures) != 1 || !strings.Contains(r.failures[0].output, "E0425") {
