@@ -53,7 +53,8 @@ fn keys_are_written_and_read() {
         dir.openssl("pkey -in sealed -passin pass:right -out again").ok();
         assert!(dir.read("again") == dir.read("key"));
         let error = dir.openssl("pkey -in sealed -passin pass:wrong -noout").fails();
-        assert!(error.contains("maybe wrong password") || error.contains("asn1 encoding"), "{error}");
+        // One time in 256 the padding looks right; what is in it then is no key.
+        assert!(error.contains("maybe wrong password") || error.contains("No supported data to decode"), "{error}");
         dir.openssl("pkcs8 -topk8 -in key -v2 aes256 -passout pass:right -outform DER -out sealed.der").ok();
         dir.openssl("pkey -in sealed.der -inform DER -passin pass:right -out again").ok();
         assert!(dir.read("again") == dir.read("key"));

@@ -233,7 +233,7 @@ fn note(case: String) {
 #[test]
 fn nothing_malformed_is_accepted_or_does_harm() {
     let number = |name: &str| env::var(name).ok().map(|v| v.parse::<usize>().expect(name));
-    let cases = number("OQSPROVIDER_FUZZ").unwrap_or(100);
+    let cases = number("OQSPROVIDER_FUZZ").unwrap_or(50);
     let trace = env::var_os("OQSPROVIDER_FUZZ_TRACE").is_some();
     let only = env::var("OQSPROVIDER_FUZZ_ONLY").ok();
     let only = only.as_deref().map(|o| o.split_once(':').expect("<name>:<number>"));
