@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -117,4 +118,19 @@ func newAEAD(k WrappingKey) cipher.AEAD {
 		}
 	}
 	panic(err) // of a length that AES does not have
+}
+
+// MarshalText is base64: a wrapping key travels in Secrets.
+func (k WrappingKey) MarshalText() ([]byte, error) {
+	return base64.StdEncoding.AppendEncode(nil, k[:]), nil
+}
+
+// UnmarshalText takes what MarshalText made, and nothing of another length.
+func (k *WrappingKey) UnmarshalText(text []byte) error {
+	b, err := base64.StdEncoding.DecodeString(string(text))
+	if err != nil || len(b) != len(k) {
+		return fmt.Errorf("a wrapping key is %d bytes in base64", len(k)) // never the text
+	}
+	copy(k[:], b)
+	return nil
 }

@@ -161,3 +161,20 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+func TestWrappingKeysTravel(t *testing.T) {
+	name, k := NewWrappingKey()
+	b, err := json.Marshal(WrappingKeys{name: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got WrappingKeys
+	if err := json.Unmarshal(b, &got); err != nil || got[name] != k {
+		t.Errorf("%v, the same: %v", err, got[name] == k)
+	}
+	for _, bad := range []string{`{"a":"AAAA"}`, `{"a":"?"}`, `{"a":""}`} {
+		if err := json.Unmarshal([]byte(bad), &got); err == nil || strings.Contains(err.Error(), "AAAA") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
