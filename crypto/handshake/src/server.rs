@@ -3,9 +3,11 @@
 use crate::{pki::Certificate, Result};
 use std::{
     fs::{self, File},
+    io,
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{self, Child, Command},
     time::{Duration, Instant},
 };
 
@@ -61,7 +63,7 @@ impl Server {
         );
         fs::write(&configuration, text)?;
         let output = File::create(&log)?;
-        let process = Command::new("haproxy")
+        let process = ending_with_us("haproxy")
             .args(["-db", "-f"])
             .arg(&configuration)
             .stdout(output.try_clone()?)
@@ -97,6 +99,25 @@ impl Drop for Server {
     }
 }
 
+/// A command that the kernel kills when the thread that started it ends, even one that was killed and dropped nothing.
+fn ending_with_us(program: &str) -> Command {
+    let us = process::id();
+    let mut command = Command::new(program);
+    // SAFETY: both are system calls, and nothing is allocated between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::getppid() as u32 != us {
+                return Err(io::ErrorKind::BrokenPipe.into()); // that was too late
+            }
+            Ok(())
+        });
+    }
+    command
+}
+
 /// A folder for one run, which goes with the value; keys lie in it.
 pub struct Scratch(PathBuf);
 
@@ -118,4 +139,44 @@ pub fn scratch() -> Result<Scratch> {
     let path = std::env::temp_dir().join(format!("qtls-handshake-{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&path)?;
     Ok(Scratch(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        env,
+        io::{BufRead, BufReader, Read},
+        process::Stdio,
+    };
+
+    #[test]
+    fn a_server_ends_when_we_are_killed() {
+        const NAME: &str = "server::tests::a_server_ends_when_we_are_killed";
+        const CHILD: &str = "QTLS_TEST_STARTS_A_SERVER";
+        if env::var_os(CHILD).is_some() {
+            let mut server = ending_with_us("sleep").arg("60").spawn().unwrap();
+            println!("started");
+            server.wait().unwrap();
+            return;
+        }
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("started") {
+            line.clear();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "it started nothing");
+        }
+        let start = Instant::now();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Its server has the other end of the pipe, too.
+        output.read_to_end(&mut vec![]).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(20), "its server went on");
+    }
 }
