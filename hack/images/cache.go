@@ -4,9 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // cache is the folder outside the checkout that holds all that this program makes:
@@ -78,6 +82,43 @@ var held *os.File
 
 func (c *cache) path(elem ...string) string {
 	return filepath.Join(append([]string{c.dir}, elem...)...)
+}
+
+// keptUnused is how long is kept what nobody uses, in folders that checkouts share: one may compile while another's tests
+// still run what it compiled before.
+const keptUnused = 24 * time.Hour
+
+// touch notes that a folder is used now. It fails when there is none.
+func touch(dir string) error {
+	now := time.Now()
+	return os.Chtimes(dir, now, now)
+}
+
+// removeUnused removes the folders in dir whose names begin with prefix and that nobody has touched for keptUnused, but for
+// those to keep.
+func removeUnused(dir, prefix string, keep ...string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) || slices.Contains(keep, e.Name()) {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) { // another process was faster
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if time.Since(info.ModTime()) > keptUnused {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // has says whether the key file at path holds k.

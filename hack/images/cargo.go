@@ -75,8 +75,7 @@ func (b *builder) toolchain(ctx context.Context) (toolchain, error) {
 	name := "toolchain-" + toolchainKey(dockerfile, b.policy).short()
 	t := toolchain{root: b.path("rootfs", name), key: toolchainKey(stage, b.policy)}
 	cached := func() bool {
-		_, err := os.Stat(t.root)
-		return err == nil && (!b.fresh || b.refreshed)
+		return touch(t.root) == nil && (!b.fresh || b.refreshed)
 	}
 	if cached() {
 		return t, nil
@@ -103,14 +102,14 @@ func (b *builder) toolchain(ctx context.Context) (toolchain, error) {
 	if id, err := b.buildah.id(ctx, tag); err == nil {
 		_ = b.buildah.remove(ctx, id)
 	}
-	keep := []string{t.target()}
 	if b.fresh { // other compilers, perhaps, though the key is the same
-		keep = nil
+		err = os.RemoveAll(b.path("cargo", t.target()))
 	}
 	b.refreshed = true
 	return t, errors.Join(
-		removeOthers(b.path("cargo"), "target", keep...),
-		removeOthers(b.path("rootfs"), "toolchain-", name),
+		err,
+		removeUnused(b.path("cargo"), "target", t.target()),
+		removeUnused(b.path("rootfs"), "toolchain-", name),
 	)
 }
 
@@ -259,6 +258,9 @@ func (c *cache) lockCargo(t toolchain) (*os.File, error) {
 		if err := os.MkdirAll(c.path("cargo", sub), 0o755); err != nil {
 			return nil, err
 		}
+	}
+	if err := touch(c.path("cargo", t.target())); err != nil {
+		return nil, err
 	}
 	return lockFile(c.path("cargo", "lock"))
 }

@@ -51,7 +51,7 @@ func (b *builder) provider(ctx context.Context) (provider, error) {
 	if err != nil {
 		return provider{}, err
 	}
-	if p, ok := findProvider(b.path("provider", k.short())); ok && !b.fresh {
+	if p, ok := b.cachedProvider(k); ok {
 		return p, nil
 	}
 	lock, err := b.lockCargo(t)
@@ -67,10 +67,10 @@ func (b *builder) provider(ctx context.Context) (provider, error) {
 	if k, err = providerKey(t.key, copied); err != nil {
 		return provider{}, err
 	}
-	dir := b.path("provider", k.short())
-	if p, ok := findProvider(dir); ok && !b.fresh {
+	if p, ok := b.cachedProvider(k); ok {
 		return p, nil
 	}
+	dir := b.path("provider", k.short())
 	if err := b.compileProvider(ctx, t, copied, dir); err != nil {
 		return provider{}, err
 	}
@@ -78,7 +78,14 @@ func (b *builder) provider(ctx context.Context) (provider, error) {
 	if !ok {
 		return provider{}, fmt.Errorf("%s: no oqsprovider.so in it after a build that succeeded", dir)
 	}
-	return p, removeOthers(b.path("provider"), "", k.short())
+	return p, removeUnused(b.path("provider"), "", k.short())
+}
+
+// cachedProvider returns what the cache holds for a key, if it may be used, and notes that it is.
+func (b *builder) cachedProvider(k key) (provider, bool) {
+	dir := b.path("provider", k.short())
+	p, ok := findProvider(dir)
+	return p, ok && !b.fresh && touch(dir) == nil
 }
 
 // compileProvider compiles what lies in src into dir, which appears only when it is whole.

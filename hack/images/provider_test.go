@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestProviderKeyCoversToolchainAndSources(t *testing.T) {
@@ -48,6 +50,50 @@ func TestTheProviderIsFoundUnderThePlatformsName(t *testing.T) {
 	}
 	if p, ok := findProvider(t.TempDir()); ok {
 		t.Errorf("found in an empty folder: %+v", p)
+	}
+}
+
+// Two checkouts share a cache: what one compiles must not take away what the other's tests run.
+func TestAProviderStaysForADayAfterItsLastUse(t *testing.T) {
+	b := &builder{cache: newCache(t)}
+	const module = "out/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so"
+	aged := func(k key, age time.Duration) {
+		t.Helper()
+		dir := b.path("provider", k.short())
+		at := time.Now().Add(-age)
+		if err := errors.Join(
+			os.MkdirAll(filepath.Join(dir, filepath.Dir(module)), 0o755),
+			writeFiles(dir, map[string][]byte{module: nil}),
+			os.Chtimes(dir, at, at),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, theirs, used, former := newKey("own").sum(), newKey("theirs").sum(), newKey("used").sum(), newKey("former").sum()
+	aged(own, 48*time.Hour)
+	aged(theirs, 23*time.Hour)
+	aged(used, 48*time.Hour)
+	aged(former, 25*time.Hour)
+	if _, ok := b.cachedProvider(used); !ok {
+		t.Fatal("a provider in the cache is not found")
+	}
+	if _, ok := b.cachedProvider(newKey("none").sum()); ok {
+		t.Error("one that is not there is found")
+	}
+	if err := removeUnused(b.path("provider"), "", own.short()); err != nil {
+		t.Fatal(err)
+	}
+	for what, k := range map[string]key{"its own": own, "one of yesterday": theirs, "an old one that is in use": used} {
+		if _, ok := findProvider(b.path("provider", k.short())); !ok {
+			t.Errorf("%s is gone", what)
+		}
+	}
+	if _, ok := findProvider(b.path("provider", former.short())); ok {
+		t.Error("what nobody used for a day is still there")
+	}
+	b.fresh = true
+	if _, ok := b.cachedProvider(used); ok {
+		t.Error("-fresh uses the cache")
 	}
 }
 
