@@ -30,12 +30,18 @@ type Socket string
 // answer. A fresh connection for each keeps commands apart: HAProxy closes it
 // at the end of the answer.
 func (s Socket) do(ctx context.Context, command string) (string, error) {
+	name, _, _ := strings.Cut(command, "<<") // a payload may be a private key
+	return s.doAs(ctx, strings.TrimSpace(name), command)
+}
+
+// doAs is do for a command that may not be told: an error has the name in its
+// place.
+func (s Socket) doAs(ctx context.Context, name, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer, err := s.exchange(ctx, command)
 	if err != nil {
-		name, _, _ := strings.Cut(command, "<<") // a payload may be a private key
-		return "", fmt.Errorf("HAProxy socket %s: %s: %w", s, strings.TrimSpace(name), err)
+		return "", fmt.Errorf("HAProxy socket %s: %s: %w", s, name, err)
 	}
 	return answer, nil
 }
