@@ -15,6 +15,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
 )
 
 const (
@@ -47,6 +50,27 @@ type Revision struct {
 	Backends []Backend `json:"backends,omitempty"`
 	// Observe is set in policy mode Observe: what Require would accept.
 	Observe *Acceptable `json:"observe,omitempty"`
+	// Tickets is nil where no session is resumed.
+	Tickets *Tickets `json:"tickets,omitempty"`
+}
+
+// Tickets says which keys session tickets are encrypted with.
+type Tickets struct {
+	// Ring of keys (package tickets), by its ID.
+	Ring string `json:"ring"`
+	// RotationSeconds is how long a key encrypts.
+	RotationSeconds int `json:"rotationSeconds"`
+	// Files that Config names as tickets/<name>.keys. The agent writes them,
+	// with keys derived for the scope.
+	Files []TicketFile `json:"files"`
+}
+
+// TicketFile is a file of ticket keys.
+type TicketFile struct {
+	// Name of the file, without folder and .keys.
+	Name string `json:"name"`
+	// Scope that its keys are derived for.
+	Scope string `json:"scope"`
 }
 
 // Certificate is one chain and key that HAProxy serves.
@@ -93,6 +117,28 @@ type Acceptable struct {
 	Groups     []string `json:"groups"`     // X25519MLKEM768
 	Suites     []string `json:"suites"`     // TLS_AES_256_GCM_SHA384
 	Algorithms []string `json:"algorithms"` // ML-DSA-65
+}
+
+// TicketsSecretName is the name of the Secret from which a gateway's agents
+// learn where the rings of ticket keys are and how to open them.
+func TicketsSecretName(gateway string) string { return gateway + "-tickets" }
+
+// KeyTickets is the key of that Secret; its value is a TicketAccess.
+const KeyTickets = "tickets.json"
+
+// TicketAccess is what an agent needs for the rings of its revisions.
+type TicketAccess struct {
+	// Store that the rings are in; nil while there is none.
+	Store *ticketstore.Connection `json:"store,omitempty"`
+	// Rings by ID.
+	Rings map[string]RingAccess `json:"rings"`
+}
+
+// RingAccess opens the documents of one ring.
+type RingAccess struct {
+	WrappingKeys tickets.WrappingKeys `json:"wrappingKeys"`
+	// LeastEpoch: a ring of a lower one is not used, and not used on.
+	LeastEpoch uint64 `json:"leastEpoch"`
 }
 
 // Name is the revision's name: the first 16 hex digits of the SHA-256 of its
@@ -157,9 +203,22 @@ type Status struct {
 	Waiting string `json:"waiting,omitempty"`
 	// Certificates as HAProxy holds them.
 	Certificates []CertificateStatus `json:"certificates,omitempty"`
+	// Tickets is nil where HAProxy resumes no session.
+	Tickets *TicketStatus `json:"tickets,omitempty"`
 	// HAProxy's version and how often it was reloaded since the pod started.
 	HAProxyVersion string `json:"haproxyVersion,omitempty"`
 	Reloads        int    `json:"reloads"`
+}
+
+// TicketStatus says which keys HAProxy has for session tickets.
+type TicketStatus struct {
+	Ring string `json:"ring"`
+	// Epoch of the ring's newest key; 0 while the keys are the pod's own, and
+	// no other replica opens its tickets.
+	Epoch uint64 `json:"epoch"`
+	// Problem is why the keys are the pod's own, or why newer ones may be
+	// missed.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Rejection says why a target is not served.
