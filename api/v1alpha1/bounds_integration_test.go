@@ -45,6 +45,23 @@ spec:
         hostname: app.example.com
         caRefs: [{kind: Secret, name: backend, key: ca.crt}]
   policyRef: {name: hybrid-v1, mode: Require}
+  sessionResumption:
+    mode: Enabled
+    ticketLifetime: 1h
+    rotationPeriod: 2h
+    ring: blue-green
+    store:
+      type: External
+      external:
+        addresses: ["redis.example:6379"]
+        sentinelMaster: tickets
+        cluster: false
+        caRefs: [{kind: Secret, name: redis, key: ca.crt}]
+        serverName: redis.example
+        keyPrefix: "qtls:"
+        credentialsRef: {name: writer}
+        agentCredentialsRef: {name: reader}
+  postQuantumImplementation: Vectorized
   replicas: 3
   resources: {claims: [{name: a}]}
   service:

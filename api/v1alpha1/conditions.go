@@ -14,6 +14,9 @@ const (
 	ConditionResolvedRefs = "ResolvedRefs"
 	// ConditionProgrammed (QTLSGateway): every ready pod runs this generation.
 	ConditionProgrammed = "Programmed"
+	// ConditionSessionResumption (QTLSGateway): a client resumes its session on
+	// every replica. Handshakes do not depend on it, nor does Ready.
+	ConditionSessionResumption = "SessionResumption"
 	// ConditionIssuing (PQCCertificate): a certificate is being issued.
 	ConditionIssuing = "Issuing"
 )
@@ -58,6 +61,16 @@ const (
 	ReasonNoPods                = "NoPods"
 	ReasonNotApplied            = "NotApplied"
 
+	// QTLSGateway: SessionResumption.
+	ReasonShared             = "Shared"
+	ReasonDisabled           = "Disabled"
+	ReasonNoTerminatedTLS    = "NoTerminatedTLS"
+	ReasonStoreInvalid       = "StoreInvalid"
+	ReasonStoreNotReady      = "StoreNotReady"
+	ReasonStoreUnreachable   = "StoreUnreachable"
+	ReasonStoreRefusesAccess = "StoreRefusesAccess"
+	ReasonPodsWithKeysOfOwn  = "PodsWithKeysOfTheirOwn"
+
 	// PQCCertificate.
 	ReasonIssued              = "Issued"
 	ReasonIssuing             = "Issuing"
@@ -80,6 +93,9 @@ const (
 const (
 	// AnnotationRenew on a PQCCertificate: any new value renews it at once.
 	AnnotationRenew = GroupName + "/renew"
+	// AnnotationDropTickets on a QTLSGateway: any new value makes every ticket
+	// that clients hold worthless at once, as for a key that leaked.
+	AnnotationDropTickets = GroupName + "/drop-tickets"
 	// AnnotationAlgorithm on a certificate Secret or CertificateRequest: the
 	// key's algorithm.
 	AnnotationAlgorithm = GroupName + "/algorithm"

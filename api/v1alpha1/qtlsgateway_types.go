@@ -51,6 +51,20 @@ type QTLSGatewaySpec struct {
 	// +kubebuilder:default={name: "hybrid-v1", mode: "Prefer"}
 	PolicyRef PolicyReference `json:"policyRef,omitzero"`
 
+	// sessionResumption lets clients that come back resume their TLS session, on
+	// whichever replica they meet: a handshake without certificates and
+	// signatures. There is no 0-RTT: early data could be replayed.
+	// +optional
+	// +kubebuilder:default={}
+	SessionResumption SessionResumption `json:"sessionResumption,omitzero"`
+
+	// postQuantumImplementation says whose ML-KEM and ML-DSA are used. They are
+	// compatible to the byte; Vectorized takes about half the CPU of a full
+	// handshake, OpenSSL is the code that OpenSSL's own validations cover.
+	// +optional
+	// +kubebuilder:default=OpenSSL
+	PostQuantumImplementation PostQuantumImplementation `json:"postQuantumImplementation,omitempty"`
+
 	// replicas is the number of gateway pods.
 	// +optional
 	// +kubebuilder:default=2
@@ -346,6 +360,165 @@ type PolicyReference struct {
 	Mode PolicyMode `json:"mode,omitempty"`
 }
 
+// PostQuantumImplementation says whose ML-KEM and ML-DSA are used.
+// +kubebuilder:validation:Enum=OpenSSL;Vectorized
+type PostQuantumImplementation string
+
+const (
+	// ImplementationOpenSSL is OpenSSL's own.
+	ImplementationOpenSSL PostQuantumImplementation = "OpenSSL"
+	// ImplementationVectorized is that of AWS-LC, in the provider that the
+	// gateway's image carries: AVX2 where the CPU has it.
+	ImplementationVectorized PostQuantumImplementation = "Vectorized"
+)
+
+// SessionResumptionMode says whether sessions are resumed.
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type SessionResumptionMode string
+
+const (
+	// SessionResumptionEnabled resumes sessions on every replica.
+	SessionResumptionEnabled SessionResumptionMode = "Enabled"
+	// SessionResumptionDisabled makes every handshake a full one.
+	SessionResumptionDisabled SessionResumptionMode = "Disabled"
+)
+
+// SessionResumption is by tickets (RFC 8446, 4.6.1), under keys that the
+// operator makes, renews and shares among the replicas through a store. The
+// store has them encrypted: it is not trusted with them. While it is away the
+// replicas go on with the keys that they have.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.rotationPeriod) || duration(self.rotationPeriod) >= duration(has(self.ticketLifetime) ? self.ticketLifetime : '2h')",message="rotationPeriod: at least ticketLifetime, so that a ticket can be used as long as it says"
+type SessionResumption struct {
+	// mode: Enabled, or Disabled, which makes every handshake a full one.
+	// +optional
+	// +kubebuilder:default=Enabled
+	Mode SessionResumptionMode `json:"mode,omitempty"`
+	// ticketLifetime is how long a client may come back with a ticket, from 10s
+	// to 168h, in whole seconds. RFC 8446 allows no more.
+	// +optional
+	// +kubebuilder:default="2h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="ticketLifetime: 10s to 168h (seven days)"
+	TicketLifetime *metav1.Duration `json:"ticketLifetime,omitempty"`
+	// rotationPeriod is how long one key encrypts tickets: at least
+	// ticketLifetime, which is the default. For the period after that it opens
+	// tickets still, then it is forgotten.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="rotationPeriod: at most 720h (thirty days)"
+	RotationPeriod *metav1.Duration `json:"rotationPeriod,omitempty"`
+	// ring names keys that are shared with other gateways of this namespace
+	// that name them too and have the same policy: a client of one resumes on
+	// another, where a listener of the same name, host names and client
+	// authentication takes it. Gateways that share keys can pretend to be each
+	// other to clients that resume. Default: keys of the gateway's own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Ring string `json:"ring,omitempty"`
+	// store through which the replicas share the keys.
+	// +optional
+	// +kubebuilder:default={type: "Embedded"}
+	Store TicketStore `json:"store,omitzero"`
+}
+
+// TicketStoreType says who runs the store.
+// +kubebuilder:validation:Enum=Embedded;External
+type TicketStoreType string
+
+const (
+	// TicketStoreEmbedded is a small Redis of the gateway's own, which the
+	// operator runs.
+	TicketStoreEmbedded TicketStoreType = "Embedded"
+	// TicketStoreExternal is one that exists already.
+	TicketStoreExternal TicketStoreType = "External"
+)
+
+// TicketStore is a Redis (or Valkey), through which the replicas share keys.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.embedded) ? self.type == 'Embedded' : true",message="embedded: only with type Embedded"
+// +kubebuilder:validation:XValidation:rule="self.type == 'External' ? has(self.external) : !has(self.external)",message="external: needed with type External, and only there"
+type TicketStore struct {
+	// type: Embedded, or External.
+	// +optional
+	// +kubebuilder:default=Embedded
+	Type TicketStoreType `json:"type,omitempty"`
+	// embedded shapes a store of type Embedded.
+	// +optional
+	Embedded *EmbeddedStore `json:"embedded,omitempty"`
+	// external says where a store of type External is.
+	// +optional
+	External *ExternalStore `json:"external,omitempty"`
+}
+
+// EmbeddedStore is a Redis of the gateway's own: it holds a kilobyte, in memory
+// alone, and the operator writes that again after a restart.
+type EmbeddedStore struct {
+	// highAvailability runs two, on two nodes where there are. The operator
+	// writes to both, and the replicas read from whichever answers.
+	// +optional
+	HighAvailability bool `json:"highAvailability,omitempty"`
+	// resources of its container. Default: requests of 10m CPU and 16Mi memory,
+	// a limit of 64Mi memory.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// ExternalStore is a Redis, or a Valkey, that exists already: one server, or
+// several that Sentinels or a cluster make one of. It is spoken to over TLS 1.3
+// alone.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.sentinelMaster) ? !has(self.cluster) || !self.cluster : true",message="cluster: not together with sentinelMaster"
+// +kubebuilder:validation:XValidation:rule="(has(self.sentinelMaster) || (has(self.cluster) && self.cluster)) || size(self.addresses) == 1",message="addresses: one, unless they are of Sentinels (sentinelMaster) or of a cluster (cluster: true)"
+type ExternalStore struct {
+	// addresses, as host:port: of the server, of its Sentinels, or of some nodes
+	// of its cluster.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Addresses []StoreAddress `json:"addresses"`
+	// sentinelMaster is what the Sentinels call the server: addresses are theirs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]+$`
+	SentinelMaster string `json:"sentinelMaster,omitempty"`
+	// cluster: addresses are of nodes of a Redis Cluster.
+	// +optional
+	Cluster bool `json:"cluster,omitempty"`
+	// caRefs hold the certificates of the authorities to trust. Default: those
+	// of the operator's and gateway's images.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	CARefs []CAReference `json:"caRefs,omitempty"`
+	// serverName that the servers' certificates are checked for. Default: the
+	// host of each address.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('*')",message="serverName: a full name, not a wildcard"
+	ServerName Hostname `json:"serverName,omitempty"`
+	// keyPrefix begins the names of all keys and channels. Default: `qtls:`.
+	// +optional
+	// +kubebuilder:default="qtls:"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9:._-]+$`
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// credentialsRef names the Secret (type kubernetes.io/basic-auth: username,
+	// password) with which the operator writes.
+	// +required
+	CredentialsRef SecretReference `json:"credentialsRef"`
+	// agentCredentialsRef names the Secret with which the gateway's pods read.
+	// Its user needs no more than GET, PTTL and SUBSCRIBE on the prefix.
+	// +required
+	AgentCredentialsRef SecretReference `json:"agentCredentialsRef"`
+}
+
+// StoreAddress is host:port: a DNS name, an IPv4 address, or an IPv6 address in
+// brackets.
+// +kubebuilder:validation:MaxLength=261
+// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4}$`
+type StoreAddress string
+
 // ServiceSpec shapes the Service in front of a gateway.
 type ServiceSpec struct {
 	// type of the Service.
@@ -402,7 +575,7 @@ type QTLSGatewayStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions: Accepted, ResolvedRefs, Programmed, Ready.
+	// conditions: Accepted, ResolvedRefs, Programmed, SessionResumption, Ready.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

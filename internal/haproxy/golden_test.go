@@ -32,6 +32,7 @@ import (
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/policy"
 	"qtls.dev/qtls/internal/policy/shipped"
+	"qtls.dev/qtls/internal/tickets"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -60,7 +61,8 @@ var (
 )
 
 func gateway(tls model.TLS, ports ...model.Port) model.Gateway {
-	return model.Gateway{Namespace: "shop", Name: "web", TLS: tls, DrainTimeoutSeconds: 30, Ports: ports}
+	return model.Gateway{Namespace: "shop", Name: "web", TLS: tls, DrainTimeoutSeconds: 30, Ports: ports,
+		Tickets: &model.Tickets{Ring: "5f0c9b6f3c1d4e7a8b2d6e9f0a1b2c3d", LifetimeSeconds: 3600, RotationSeconds: 7200}}
 }
 
 func https(name string, hostnames []model.Hostname, certificates ...model.Certificate) model.Listener {
@@ -124,6 +126,12 @@ func cases(t testing.TB) map[string]model.Gateway {
 				}
 			})}}),
 		"provider": gateway(kpqc, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), haetae3, haetae2, p256)}}),
+		"vectorized": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, mldsa65, p256)}}), func(g *model.Gateway) {
+			g.TLS.Vectorized = true
+		}),
+		"no-resumption": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}), func(g *model.Gateway) {
+			g.Tickets = nil
+		}),
 		"observe": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}), func(g *model.Gateway) {
 			g.Observe = &model.Acceptable{Versions: []string{"TLSv1.3"}, Groups: []string{"MLKEM1024"}, Suites: []string{"TLS_AES_256_GCM_SHA384"}, Algorithms: []v1alpha1.KeyAlgorithm{"ML-DSA-87"}}
 		}),
@@ -177,7 +185,7 @@ func TestHAProxyAcceptsEveryConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
-			if g.TLS.Provider {
+			if g.TLS.Provider || g.TLS.Vectorized {
 				provider(t)
 			}
 			writeTree(t, dir, revision, Assign(revision, nil, someEndpoints))
@@ -385,9 +393,24 @@ func writeTree(t testing.TB, dir string, r dataplane.Revision, slots Slots) {
 	for name, content := range r.Files {
 		write(name, []byte(content))
 	}
+	for name, content := range ticketFiles(r) {
+		write(name, content)
+	}
 	for _, c := range r.Certificates {
 		write(CertificateFile(c.Name), chainAndKey(t, v1alpha1.KeyAlgorithm(c.Algorithm), "shop.example.com"))
 	}
+}
+
+// ticketFiles are those that the agent writes.
+func ticketFiles(r dataplane.Revision) map[string][]byte {
+	files := map[string][]byte{}
+	if r.Tickets != nil {
+		ring := tickets.New(1)
+		for _, f := range r.Tickets.Files {
+			files[TicketFile(f.Name)] = ring.For(f.Scope).File()
+		}
+	}
+	return files
 }
 
 func chainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string) []byte {

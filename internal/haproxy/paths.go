@@ -34,3 +34,7 @@ func Command() []string {
 // it: `default-path config` makes HAProxy keep names as the configuration has
 // them.
 func CertificateFile(name string) string { return "certs/" + name + ".pem" }
+
+// TicketFile is where the keys of session tickets lie, and what the runtime API
+// calls them.
+func TicketFile(name string) string { return "tickets/" + name + ".keys" }

@@ -245,6 +245,9 @@ func (p *pod) configure(g model.Gateway, endpoints dataplane.Endpoints) {
 	for name, content := range revision.Files {
 		p.write(filepath.Join(folder, name), []byte(content))
 	}
+	for name, content := range ticketFiles(revision) {
+		p.write(filepath.Join(folder, name), content)
+	}
 	for _, c := range revision.Certificates {
 		p.write(filepath.Join(folder, CertificateFile(c.Name)), p.pairs[c.Secret])
 	}

@@ -97,9 +97,13 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("# Gateway %s/%s. Written by qtls-operator.", r.label(r.gateway.Namespace), r.label(r.gateway.Name))
 	r.line("global")
 	r.line("    default-path config")
-	if r.gateway.TLS.Provider {
-		r.line("    # Algorithms that OpenSSL lacks. Where one provider is named, OpenSSL's own has")
-		r.line("    # to be as well.")
+	if r.gateway.TLS.Vectorized {
+		r.line("    # The provider's ML-KEM and ML-DSA come before OpenSSL's own.")
+		r.line("    ssl-propquery ?provider=%s", algorithms.Provider)
+	}
+	if r.gateway.TLS.Provider || r.gateway.TLS.Vectorized {
+		r.line("    # Algorithms that OpenSSL lacks, or is slow at. Where one provider is named,")
+		r.line("    # OpenSSL's own has to be as well.")
 		r.line("    ssl-provider default")
 		r.line("    ssl-provider %s", algorithms.Provider)
 	}
@@ -120,6 +124,10 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("    # session ID is shared by all binds, and would let a session of one be")
 	r.line("    # resumed on another that asks for a client certificate.")
 	r.line("    tune.ssl.cachesize 0")
+	if t := r.gateway.Tickets; t != nil {
+		r.line("    tune.ssl.lifetime %d", t.LifetimeSeconds)
+		r.revision.Tickets = &dataplane.Tickets{Ring: t.Ring, RotationSeconds: t.RotationSeconds}
+	}
 	r.line("    # A certificate is the file that is named, and nothing that lies beside it.")
 	r.line("    ssl-load-extra-files none")
 	if readsHellos {

@@ -69,6 +69,7 @@ func (r *renderer) tls(l listener, b bind) string {
 	if isHTTP(l) {
 		words = append(words, "alpn", "h2,http/1.1")
 	}
+	words = append(words, r.tickets(l)...)
 	if a := l.ClientAuthentication; a != nil {
 		verify := "optional"
 		if a.Required {

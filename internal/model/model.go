@@ -17,6 +17,8 @@ type Gateway struct {
 	TLS TLS
 	// Observe is what the policy would accept, in mode Observe; else nil.
 	Observe *Acceptable
+	// Tickets of session resumption; nil where no session is resumed.
+	Tickets *Tickets
 	// DrainTimeoutSeconds bounds the life of a process of an earlier
 	// configuration, and of connections of a pod that ends.
 	DrainTimeoutSeconds int
@@ -110,6 +112,18 @@ type TLS struct {
 	// Provider says that some of these, or of the algorithms of a certificate,
 	// are those of the OpenSSL provider (package algorithms).
 	Provider bool
+	// Vectorized says that the provider's ML-KEM and ML-DSA are to be used, where
+	// OpenSSL has its own.
+	Vectorized bool
+}
+
+// Tickets say how sessions are resumed.
+type Tickets struct {
+	// Ring is the ID of the ring of ticket keys: of another policy, it is another
+	// one.
+	Ring string
+	// LifetimeSeconds of a ticket, and how long a key encrypts.
+	LifetimeSeconds, RotationSeconds int
 }
 
 // Acceptable is what a policy accepts.

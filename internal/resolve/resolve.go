@@ -93,6 +93,8 @@ func (r *resolver) resolve() model.Gateway {
 	}
 	slices.SortFunc(m.Ports, func(a, b model.Port) int { return cmp.Compare(a.Number, b.Number) })
 	m.TLS.Provider = m.TLS.Provider || r.provider
+	m.TLS.Vectorized = spec.PostQuantumImplementation == v1alpha1.ImplementationVectorized
+	m.Tickets = tickets(r.gateway, m)
 	return m
 }
 

@@ -1,0 +1,47 @@
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/model"
+)
+
+// tickets is the bind line's part about session tickets. All binds of a
+// listener share its keys, and no two listeners do: HAProxy's sessions do not
+// know which bind they are of, and one of a listener that asks for no client
+// certificate would be resumed on one that does.
+func (r *renderer) tickets(l listener) []string {
+	t := r.revision.Tickets
+	if t == nil {
+		return []string{"no-tls-tickets"}
+	}
+	file := dataplane.TicketFile{Name: r.label(l.Name), Scope: ticketScope(l.Listener)}
+	if !slices.Contains(t.Files, file) {
+		t.Files = append(t.Files, file)
+	}
+	return []string{"tls-ticket-keys", TicketFile(file.Name)}
+}
+
+// ticketScope is different where a session of one listener must not be resumed
+// on another, also of another gateway that shares the ring: by its name, by the
+// names that it is, and by whom it asks of clients to be.
+func ticketScope(l model.Listener) string {
+	scope := struct {
+		Name      string
+		Hostnames []model.Hostname
+		Client    *model.ClientAuthentication
+	}{l.Name, l.Hostnames, nil}
+	if a := l.ClientAuthentication; a != nil {
+		scope.Client = &model.ClientAuthentication{Required: a.Required, CAs: a.CAs}
+	}
+	b, err := json.Marshal(scope)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
