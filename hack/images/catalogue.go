@@ -41,6 +41,10 @@ var catalogue = []image{
 		shows:    []string{"openssl"},
 	},
 	{
+		id: "redis", folder: "redis", suite: "trixie",
+		shows: []string{"valkey-server", "libssl3t64"},
+	},
+	{
 		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie", provider: true,
 		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
 		shows:    []string{"openssl", "curl"},
