@@ -44,6 +44,7 @@ type step struct {
 var (
 	cluster     = filepath.Join("bin", "qtls-cluster")
 	gatewayRoot = preparation{name: "gateway root file system", variable: "QTLS_GATEWAY_ROOTFS", command: []string{"go", "-C", "hack/images", "run", ".", "rootfs", "gateway"}}
+	redisRoot   = preparation{name: "redis root file system", variable: "QTLS_REDIS_ROOTFS", command: []string{"go", "-C", "hack/images", "run", ".", "rootfs", "redis"}}
 	images      = preparation{name: "images", command: []string{"go", "-C", "hack/images", "run", ".", "build"}}
 	provider    = preparation{name: "OpenSSL provider", variable: "QTLS_PROVIDER", command: []string{"go", "-C", "hack/images", "run", ".", "provider"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
@@ -69,22 +70,23 @@ func suites(set settings) []suite {
 			check("no path of a machine", "make", "--silent", "lint-paths"),
 			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
-		{name: "unit", prepare: []preparation{gatewayRoot, provider}, steps: []step{
+		{name: "unit", prepare: []preparation{gatewayRoot, redisRoot, provider}, steps: []step{
 			goTest(".", "-race", "./..."),
 			goTest("hack/cluster", "./..."),
 			goTest("hack/images", "./..."),
 			goTest("e2e/probe", "./..."),
 		}},
-		{name: "integration", prepare: []preparation{assets, gatewayRoot, provider}, steps: []step{
+		{name: "integration", prepare: []preparation{assets, gatewayRoot, redisRoot, provider}, steps: []step{
 			goTest(".", append([]string{"-tags=integration"}, packagesWithTag("integration")...)...),
 		}},
 		{name: "fuzz", steps: fuzzing(set.fuzzTime)},
 		{name: "chart", prepare: []preparation{helm}, steps: []step{
 			goTest(".", "-tags=chart", "./charts/..."),
 		}},
-		{name: "crypto", prepare: []preparation{images, gatewayRoot, provider}, steps: []step{
+		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
+			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
 			cargoTest("cargo test of the provider", "--package=oqsprovider"),
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),
