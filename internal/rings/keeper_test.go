@@ -1,0 +1,362 @@
+package rings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
+	"qtls.dev/qtls/internal/ticketstore/embedded"
+	"qtls.dev/qtls/internal/ticketstore/storetest"
+)
+
+const (
+	web    = "web"
+	ringID = "5f0c9b6f3c1d4e7a8b2d6e9f0a1b2c3d"
+)
+
+// world is an operator's side of things: the API server's Secrets, real
+// stores, and a clock.
+type world struct {
+	t     *testing.T
+	api   client.WithWatch
+	clock *clocktesting.FakePassiveClock
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, api: fake.NewClientBuilder().Build(), clock: clocktesting.NewFakePassiveClock(start)}
+}
+
+// operator starts one; stop is its end.
+func (w *world) operator() (k *Keeper, stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.t.Cleanup(cancel)
+	return New(ctx, w.api, w.api, w.clock, func(types.NamespacedName) {}), cancel
+}
+
+func name(gateway string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: gateway}
+}
+
+func wanted(servers ...*storetest.Server) *Wanted {
+	w := &Wanted{Rings: []string{ringID}, Secret: "web-ticket-ring", Rotation: period,
+		Owner: metav1.OwnerReference{APIVersion: "qtls.dev/v1alpha1", Kind: "QTLSGateway", Name: web, UID: "1"}}
+	if len(servers) > 0 {
+		c := storetest.Connection(embedded.Operator, servers...)
+		w.Store = &c
+	}
+	return w
+}
+
+// agent reads a ring from a store as the gateway's agents do.
+func agent(t *testing.T, k *Keeper, gateway string, servers ...*storetest.Server) (tickets.Ring, error) {
+	t.Helper()
+	store, err := ticketstore.Open(storetest.Connection(embedded.Agent, servers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	access, ok := k.State(name(gateway)).Access[ringID]
+	if !ok {
+		return tickets.Ring{}, errors.New("the agents may not open the ring yet")
+	}
+	d, err := store.Read(t.Context(), ringID)
+	if err != nil {
+		return tickets.Ring{}, err
+	}
+	if d.ExpiresIn > lives*period {
+		t.Errorf("the ring is to end after %v", d.ExpiresIn)
+	}
+	return tickets.Open(d.Content, ringID, access.WrappingKeys, access.LeastEpoch)
+}
+
+// eventually the agents read a ring that is as wanted.
+func eventually(t *testing.T, k *Keeper, what string, good func(tickets.Ring) bool, servers ...*storetest.Server) tickets.Ring {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		r, err := agent(t, k, web, servers...)
+		if err == nil && good(r) {
+			return r
+		}
+		last = fmt.Sprintf("epoch %d, %v; state %+v", r.Epoch, err, k.State(name(web)))
+	}
+	t.Fatalf("%s does not come; at last: %s", what, last)
+	return tickets.Ring{}
+}
+
+func anyRing(tickets.Ring) bool { return true }
+
+func (w *world) pass(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+
+func TestAgentsGetARingAndItsRotations(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	r := eventually(t, k, "a ring", anyRing, server)
+	for range 3 {
+		w.pass(period)
+		k.rings[ringKey{"shop", ringID}].nudge()
+		before := r
+		r = eventually(t, k, "the next", func(r tickets.Ring) bool { return r.Epoch > before.Epoch }, server)
+		if r.Keys[0] != before.Keys[1] || r.Keys[1] != before.Keys[2] {
+			t.Error("a rotation does not keep what encrypts and what comes next")
+		}
+	}
+	if s := k.State(name(web)); s.Err != nil || s.Epochs[ringID] != r.Epoch {
+		t.Errorf("state %+v", s)
+	}
+	secret := &corev1.Secret{}
+	if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web-ticket-ring"}, secret); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range r.Keys {
+		if strings.Contains(string(secret.Data[ringID+".json"]), key.Base64()[:20]) {
+			t.Error("the Secret holds a key of the ring")
+		}
+	}
+	if len(secret.OwnerReferences) != 1 {
+		t.Errorf("owners: %v", secret.OwnerReferences)
+	}
+}
+
+func TestANewOperatorGoesOnWithTheRing(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(server))
+	r := eventually(t, first, "a ring", anyRing, server)
+	stop()
+	second, _ := w.operator()
+	second.Want(name(web), wanted(server))
+	if again := eventually(t, second, "the ring", anyRing, server); again != r {
+		t.Error("the new operator has another ring")
+	}
+	w.pass(period)
+	second.rings[ringKey{"shop", ringID}].nudge()
+	eventually(t, second, "its next", func(n tickets.Ring) bool { return n.Epoch == r.Epoch+1 && n.Keys[1] == r.Keys[2] }, server)
+}
+
+func TestAnEmptyStoreGetsTheRingBack(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	r := eventually(t, k, "a ring", anyRing, server)
+	server.Restart()
+	if again := eventually(t, k, "the ring", anyRing, server); again != r {
+		t.Error("after the store was restarted it has another ring")
+	}
+}
+
+func TestWhenStoreAndOperatorAreGoneTheRingIsNew(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(server))
+	r := eventually(t, first, "a ring", anyRing, server)
+	stop()
+	server.Restart()
+	second, _ := w.operator()
+	second.Want(name(web), wanted(server))
+	if n := eventually(t, second, "another ring", anyRing, server); n.Epoch <= r.Epoch || n.Keys == r.Keys {
+		t.Errorf("epoch %d after %d", n.Epoch, r.Epoch)
+	}
+}
+
+func TestAStoreThatIsAwayIsNotEmpty(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(server))
+	r := eventually(t, first, "a ring", anyRing, server)
+	stop()
+	server.Cut()
+	second, _ := w.operator()
+	second.Want(name(web), wanted(server))
+	time.Sleep(3 * time.Second) // longer than it waits for an answer
+	server.Mend()
+	if again := eventually(t, second, "the ring", anyRing, server); again != r {
+		t.Error("an operator that could not read the ring made another")
+	}
+}
+
+func TestDroppingTicketsNeedsNoStore(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	r := eventually(t, k, "a ring", anyRing, server)
+	server.Stop()
+	drop := wanted(server)
+	drop.Drop = "a key leaked"
+	k.Want(name(web), drop)
+	for deadline := time.Now().Add(20 * time.Second); k.State(name(web)).Access[ringID].LeastEpoch <= r.Epoch; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("agents still may use epoch %d: %+v", r.Epoch, k.State(name(web)))
+		}
+	}
+	server.Restart()
+	n := eventually(t, k, "a new ring", anyRing, server)
+	for _, key := range n.Keys {
+		for _, old := range r.Keys {
+			if key == old {
+				t.Error("a key was kept")
+			}
+		}
+	}
+	time.Sleep(time.Second)
+	if again := eventually(t, k, "the ring", anyRing, server); again != n {
+		t.Error("they were dropped twice")
+	}
+}
+
+// Of two operators that both believe to be the one, each number belongs to one
+// alone, and no store ever goes back.
+func TestTwoOperatorsNeverShareANumber(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	given := map[uint64]bool{}
+	one, _ := w.operator()
+	two, _ := w.operator()
+	one.Want(name(web), wanted(server))
+	r := eventually(t, one, "a ring", anyRing, server)
+	two.Want(name(web), wanted(server))
+	for range 20 {
+		given[r.Epoch] = true
+		w.pass(period)
+		for _, k := range []*Keeper{one, two} {
+			k.rings[ringKey{"shop", ringID}].nudge()
+		}
+		next := eventually(t, one, "the next", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, server)
+		if given[next.Epoch] {
+			t.Errorf("epoch %d twice", next.Epoch)
+		}
+		r = next
+	}
+	// In the end both have the same.
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		a, b := one.State(name(web)), two.State(name(web))
+		if a.Err == nil && b.Err == nil && a.Epochs[ringID] == b.Epochs[ringID] && a.Epochs[ringID] > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("they do not agree: %+v, %+v", a, b)
+		}
+	}
+}
+
+func TestADeletedSecretMakesANewRing(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	k, stop := w.operator()
+	k.Want(name(web), wanted(server))
+	r := eventually(t, k, "a ring", anyRing, server)
+	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(period)
+	k.rings[ringKey{"shop", ringID}].nudge()
+	n := eventually(t, k, "a new ring", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, server)
+	stop()
+	// Also with an operator that never saw the record.
+	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}}); err != nil {
+		t.Fatal(err)
+	}
+	other, _ := w.operator()
+	other.Want(name(web), wanted(server))
+	eventually(t, other, "one with a higher number", func(o tickets.Ring) bool { return o.Epoch > n.Epoch }, server)
+}
+
+func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}, Data: map[string][]byte{"a": []byte("b")}}
+	if err := w.api.Create(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	for deadline := time.Now().Add(10 * time.Second); k.State(name(web)).Err == nil && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	}
+	if err := k.State(name(web)).Err; err == nil || !strings.Contains(err.Error(), `Secret "web-ticket-ring" exists in namespace "shop" and is not the operator's`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Gateways that share a ring have it in each one's store, and a store that is
+// away is the trouble of its own gateway alone.
+func TestASharedRingIsInEveryStore(t *testing.T) {
+	here, there := storetest.Start(t), storetest.Start(t)
+	w := newWorld(t)
+	k, _ := w.operator()
+	k.Want(name(web), wanted(here))
+	k.Want(name("blue"), wanted(there))
+	r := eventually(t, k, "a ring", anyRing, here)
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		other, err := agent(t, k, "blue", there)
+		if err == nil && other == r {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the other has epoch %d, %v", other.Epoch, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	there.Stop()
+	w.pass(period)
+	k.rings[ringKey{"shop", ringID}].nudge()
+	eventually(t, k, "the next", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, here)
+	for k.State(name("blue")).Err == nil && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if a, b := k.State(name(web)).Err, k.State(name("blue")).Err; a != nil || !errors.Is(b, ticketstore.ErrUnreachable) {
+		t.Errorf("%v, %v", a, b)
+	}
+	k.Want(name(web), nil)
+	k.Want(name("blue"), nil)
+	if len(k.rings) != 0 || len(k.gateways) != 0 {
+		t.Errorf("%d rings and %d gateways are left", len(k.rings), len(k.gateways))
+	}
+}
+
+func TestAnAPIServerThatIsAwayChangesNothing(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	var away atomic.Bool
+	w.api = interceptor.NewClient(w.api, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if away.Load() {
+				return errors.New("the API server is away")
+			}
+			return c.Update(ctx, o, opts...)
+		},
+	})
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	r := eventually(t, k, "a ring", anyRing, server)
+	away.Store(true)
+	w.pass(period)
+	k.rings[ringKey{"shop", ringID}].nudge()
+	time.Sleep(time.Second)
+	if again, err := agent(t, k, web, server); err != nil || again != r {
+		t.Errorf("epoch %d, %v", again.Epoch, err)
+	}
+	away.Store(false)
+	eventually(t, k, "the next", func(n tickets.Ring) bool { return n.Epoch == r.Epoch+1 }, server)
+}

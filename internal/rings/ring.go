@@ -1,0 +1,267 @@
+package rings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
+)
+
+// ring is kept by a goroutine of its own.
+type ring struct {
+	keeper *Keeper
+	key    ringKey
+	cancel context.CancelFunc
+	wake   chan struct{}
+
+	// access is what agents need; the Keeper's lock guards it.
+	access *dataplane.RingAccess
+
+	// What follows belongs to the goroutine.
+
+	// secret and record as they were last read or written; secret is nil before,
+	// and when somebody else may have written them.
+	secret *corev1.Secret
+	record record
+	// keys are nil while they are not known. absent says that no store has them.
+	keys   *tickets.Ring
+	absent bool
+	// taken is the highest number that is known to have been given to a key,
+	// whatever the record says: somebody may have deleted that.
+	taken uint64
+	// document is the ring, sealed; it stays the same until the ring changes.
+	document []byte
+}
+
+func (r *ring) nudge() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *ring) run(ctx context.Context) {
+	retry := retryFirst
+	for ctx.Err() == nil {
+		wait, err := r.step(ctx)
+		if err != nil && ctx.Err() == nil {
+			ctrl.Log.WithName("rings").Info("will be tried again", "namespace", r.key.namespace, "ring", r.key.id, "error", err.Error(), "after", retry.String())
+			wait, retry = retry, min(2*retry, retryMost)
+		} else {
+			retry = retryFirst
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// user is a gateway that needs the ring, as it was when a step began.
+type user struct {
+	name  types.NamespacedName
+	store *openStore
+}
+
+// demand is what all users of the ring together want.
+type demand struct {
+	users    []user
+	secret   string
+	rotation time.Duration
+	drops    map[string]string
+	owners   []metav1.OwnerReference
+	// rings whose records lie in the same Secret.
+	rings []string
+}
+
+func (r *ring) demand() demand {
+	k := r.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := demand{drops: map[string]string{}}
+	users := k.users(r.key)
+	for name, g := range users {
+		d.users = append(d.users, user{name, g.store})
+		d.secret = g.Secret // the same for all: the ID is made of the ring's name
+		d.rotation = max(d.rotation, g.Rotation)
+		d.drops[name.Name] = g.Drop
+		d.owners = append(d.owners, g.Owner)
+	}
+	for name, g := range k.gateways {
+		if name.Namespace == r.key.namespace && g.Secret == d.secret {
+			d.rings = append(d.rings, g.Rings...)
+		}
+	}
+	return d
+}
+
+// step does what there is to do, and says when there may be more.
+func (r *ring) step(ctx context.Context) (time.Duration, error) {
+	d := r.demand()
+	if len(d.users) == 0 {
+		return refresh, nil // it is being ended
+	}
+	if err := r.advance(ctx, d); err != nil {
+		for _, u := range d.users {
+			r.keeper.published(u.name, r.key.id, u.store, 0, err)
+		}
+		return 0, err
+	}
+	r.grant(d)
+	if r.keys == nil {
+		return refresh, nil
+	}
+	if err := r.publish(ctx, d); err != nil {
+		return 0, err
+	}
+	return max(0, min(refresh, r.record.next(d.rotation).Sub(r.keeper.clock.Now()))), nil
+}
+
+// advance makes new keys when it is time to. The number of a key is written
+// before the key is made.
+func (r *ring) advance(ctx context.Context, d demand) error {
+	if r.secret == nil {
+		secret, rec, err := r.keeper.secrets.read(ctx, r.key.namespace, d.secret, r.key.id)
+		if err != nil {
+			return err
+		}
+		if r.keys != nil && len(rec.WrappingKeys) > 0 && rec.Epoch != r.record.Epoch {
+			r.keys = nil // another operator has made others
+		}
+		rec.Epoch = max(rec.Epoch, r.taken)
+		r.secret, r.record = secret, rec
+	}
+	if r.keys == nil && !r.absent && len(r.record.WrappingKeys) > 0 {
+		r.find(ctx, d)
+	}
+	at := r.keeper.clock.Now()
+	next, do := advance(r.record, r.keys != nil || !r.absent, d.rotation, at, d.drops)
+	if do == rotate && r.keys == nil {
+		// No store has said whether it has them, for a whole period.
+		next, do = advance(r.record, false, d.rotation, at, d.drops)
+	}
+	if reflect.DeepEqual(next, r.record) {
+		return nil
+	}
+	secret := r.secret
+	if err := r.keeper.secrets.write(ctx, secret, r.key.id, next, d.rings, d.owners); err != nil {
+		r.secret = nil
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+			r.nudge() // somebody else has written it, or it is gone: it is read again
+			return nil
+		}
+		return err
+	}
+	r.record = next
+	switch do {
+	case rotate:
+		r.seal(r.keys.Next(next.Epoch))
+	case renew:
+		r.seal(tickets.New(next.Epoch))
+	}
+	if do != keep {
+		ctrl.Log.WithName("rings").Info("new keys", "namespace", r.key.namespace, "ring", r.key.id, "epoch", next.Epoch, "leastEpoch", next.LeastEpoch)
+	}
+	return nil
+}
+
+func (r *ring) seal(keys tickets.Ring) {
+	r.keys, r.absent, r.taken = &keys, false, max(r.taken, keys.Epoch)
+	r.document = tickets.Seal(keys, r.key.id, r.record.Current, r.record.WrappingKeys[r.record.Current])
+}
+
+// find looks for the ring in the stores, where an earlier operator put it.
+func (r *ring) find(ctx context.Context, d demand) {
+	said := false
+	for _, u := range d.users {
+		if u.store == nil {
+			continue
+		}
+		found, err := u.store.Read(ctx, r.key.id)
+		if err != nil {
+			said = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed)
+			continue
+		}
+		said = true
+		keys, err := tickets.Open(found.Content, r.key.id, r.record.WrappingKeys, r.record.LeastEpoch)
+		if err == nil && (r.keys == nil || keys.Epoch > r.keys.Epoch) {
+			r.keys, r.document = &keys, found.Content
+		}
+	}
+	r.absent = said && r.keys == nil
+}
+
+// grant tells what agents need, and the gateways when that is something new.
+func (r *ring) grant(d demand) {
+	if len(r.record.WrappingKeys) == 0 {
+		return
+	}
+	access := dataplane.RingAccess{WrappingKeys: maps.Clone(r.record.WrappingKeys), LeastEpoch: r.record.LeastEpoch}
+	r.keeper.mu.Lock()
+	changed := r.access == nil || !reflect.DeepEqual(*r.access, access)
+	r.access = &access
+	r.keeper.mu.Unlock()
+	if changed {
+		for _, u := range d.users {
+			r.keeper.changed(u.name)
+		}
+	}
+}
+
+// publish writes the ring to every user's store. What fails at one is that
+// one's.
+func (r *ring) publish(ctx context.Context, d demand) error {
+	document := ticketstore.Document{Content: r.document, Epoch: r.keys.Epoch, ExpiresIn: lives * d.rotation}
+	errs := make([]error, len(d.users))
+	var all sync.WaitGroup
+	for i, u := range d.users {
+		if u.store != nil {
+			all.Go(func() { errs[i] = u.store.Publish(ctx, r.key.id, document) })
+		}
+	}
+	all.Wait()
+	var newer *ticketstore.NewerError
+	for i, u := range d.users {
+		if errors.As(errs[i], &newer) {
+			break
+		}
+		if u.store != nil {
+			r.keeper.published(u.name, r.key.id, u.store, document.Epoch, errs[i])
+		}
+	}
+	if newer != nil {
+		return r.overtaken(newer.Stored)
+	}
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+}
+
+// overtaken deals with a store that has a newer ring: that of another operator,
+// or of one whose record is lost.
+func (r *ring) overtaken(stored ticketstore.Document) error {
+	if stored.Epoch > math.MaxUint64/2 {
+		return fmt.Errorf("the store holds the key %q with epoch %d, which no operator wrote; delete it", "ring:"+r.key.id, stored.Epoch)
+	}
+	// Where it is of nobody's use, the next keys have a higher number.
+	_, err := tickets.Open(stored.Content, r.key.id, r.record.WrappingKeys, r.record.LeastEpoch)
+	r.secret, r.keys, r.absent, r.taken = nil, nil, err != nil, max(r.taken, stored.Epoch)
+	r.nudge()
+	return nil
+}

@@ -1,0 +1,80 @@
+package rings
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// secrets keep the records, each under the ID of its ring. Gateways that share
+// rings share the Secret: it goes with the last of them.
+type secrets struct {
+	client client.Client
+	reader client.Reader
+}
+
+func recordKey(id string) string { return id + ".json" }
+
+// read returns the Secret and the record of a ring; what does not parse counts
+// as not there.
+func (s secrets) read(ctx context.Context, namespace, name, id string) (*corev1.Secret, record, error) {
+	secret := &corev1.Secret{}
+	err := s.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		secret.Namespace, secret.Name = namespace, name
+		return secret, record{}, nil
+	}
+	if err != nil {
+		return nil, record{}, fmt.Errorf("Secret %s: %w", name, err)
+	}
+	if secret.Labels[v1alpha1.LabelManagedBy] != v1alpha1.LabelManagedByValue {
+		return nil, record{}, fmt.Errorf("Secret %q exists in namespace %q and is not the operator's; delete or rename it", name, namespace)
+	}
+	var r record
+	if json.Unmarshal(secret.Data[recordKey(id)], &r) != nil {
+		r = record{}
+	}
+	return secret, r, nil
+}
+
+// write puts a record into the Secret as it was read: two operators cannot
+// both. Records of rings that are not named are taken out.
+func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r record, keep []string, owners []metav1.OwnerReference) error {
+	content, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	data := map[string][]byte{recordKey(id): content}
+	for _, k := range keep {
+		if d, ok := secret.Data[recordKey(k)]; ok && k != id {
+			data[recordKey(k)] = d
+		}
+	}
+	secret.Data, secret.Type = data, corev1.SecretTypeOpaque
+	for _, o := range owners {
+		if !slices.ContainsFunc(secret.OwnerReferences, func(has metav1.OwnerReference) bool { return has.UID == o.UID }) {
+			secret.OwnerReferences = append(secret.OwnerReferences, o)
+		}
+	}
+	if secret.Labels == nil {
+		secret.Labels = map[string]string{}
+	}
+	secret.Labels[v1alpha1.LabelManagedBy] = v1alpha1.LabelManagedByValue
+	if secret.ResourceVersion == "" {
+		err = s.client.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager))
+	} else {
+		err = s.client.Update(ctx, secret, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if err != nil {
+		return fmt.Errorf("Secret %s: %w", secret.Name, err)
+	}
+	return nil
+}
