@@ -62,16 +62,12 @@ func drain(g *v1alpha1.QTLSGateway) (delay, timeout int32) {
 
 func podSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
 	delay, timeout := drain(g)
-	var pullSecrets []corev1.LocalObjectReference
-	for _, name := range s.ImagePullSecrets {
-		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
-	}
 	return corev1.PodSpec{
 		ServiceAccountName:            Name(g.Name),
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
 		TerminationGracePeriodSeconds: ptr.To(int64(delay + timeout + graceBeyondDrain)),
-		ImagePullSecrets:              pullSecrets,
+		ImagePullSecrets:              pullSecrets(s),
 		NodeSelector:                  g.Spec.NodeSelector,
 		Tolerations:                   g.Spec.Tolerations,
 		TopologySpreadConstraints:     spread(g),

@@ -14,9 +14,21 @@ import (
 // Settings are the operator's own, the same for every gateway.
 type Settings struct {
 	// Image of the gateway: HAProxy and the agent.
-	Image            string
+	Image string
+	// RedisImage is that of embedded ticket stores: Valkey.
+	RedisImage       string
 	ImagePullPolicy  corev1.PullPolicy
 	ImagePullSecrets []string
+	// OperatorNamespace is where the operator's own pods are.
+	OperatorNamespace string
+}
+
+func pullSecrets(s Settings) []corev1.LocalObjectReference {
+	var references []corev1.LocalObjectReference
+	for _, name := range s.ImagePullSecrets {
+		references = append(references, corev1.LocalObjectReference{Name: name})
+	}
+	return references
 }
 
 // Name of a gateway's own objects: a suffix keeps them apart from the user's,

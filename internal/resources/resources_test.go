@@ -35,18 +35,24 @@ func example() *v1alpha1.QTLSGateway {
 	}
 }
 
-var settings = Settings{Image: "registry.example/gateway:1", ImagePullPolicy: corev1.PullIfNotPresent, ImagePullSecrets: []string{"pull"}}
+var settings = Settings{Image: "registry.example/gateway:1", RedisImage: "registry.example/redis:1", ImagePullPolicy: corev1.PullIfNotPresent,
+	ImagePullSecrets: []string{"pull"}, OperatorNamespace: "qtls-system"}
 
 func TestTheObjectsAreTheGoldenOnes(t *testing.T) {
 	g := example()
 	for name, object := range map[string]client.Object{
-		"deployment":     Deployment(g, settings),
-		"service":        Service(g),
-		"budget":         PodDisruptionBudget(g),
-		"serviceaccount": ServiceAccount(g),
-		"role":           Role(g, []string{"web-ml-dsa-65", "web-ecdsa-p256", "web-ml-dsa-65"}),
-		"rolebinding":    RoleBinding(g),
-		"dataplane":      DataPlane(g, map[string]string{"assignment.json": "{}"}),
+		"deployment":          Deployment(g, settings),
+		"service":             Service(g),
+		"budget":              PodDisruptionBudget(g),
+		"serviceaccount":      ServiceAccount(g),
+		"role":                Role(g, []string{"web-ml-dsa-65", "web-ecdsa-p256", "web-ml-dsa-65"}),
+		"rolebinding":         RoleBinding(g),
+		"redis-statefulset":   RedisStatefulSet(available(example()), settings, files()),
+		"redis-service":       RedisService(g),
+		"redis-networkpolicy": RedisNetworkPolicy(g, settings),
+		"redis-budget":        RedisPodDisruptionBudget(g),
+		"redis-secret":        RedisSecret(g, files()),
+		"dataplane":           DataPlane(g, map[string]string{"assignment.json": "{}"}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := yaml.Marshal(object)

@@ -3,6 +3,7 @@ package embedded
 import (
 	"crypto/sha256"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -62,4 +63,16 @@ maxclients 1000
 tcp-keepalive 60
 loglevel notice
 `, files, data, port, KeyCertificate, KeyPrivateKey, KeyAuthority, KeyUsers)
+}
+
+// ServerCommand starts a server in its container.
+func ServerCommand() []string {
+	return []string{"/usr/bin/valkey-server", FilesDir + "/" + KeyConfig}
+}
+
+// ProbeCommand ends with an error unless the server there answers. The password
+// of its user is any.
+func ProbeCommand(files string, port int) []string {
+	return []string{"/usr/bin/valkey-cli", "-e", "-p", strconv.Itoa(port), "--tls", "--cacert", files + "/" + KeyAuthority,
+		"--user", string(Probe), "--pass", "any", "--no-auth-warning", "ping"}
 }
