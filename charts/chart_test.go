@@ -123,13 +123,14 @@ func TestTheOperatorPodIsRestricted(t *testing.T) {
 func TestArgumentsOfTheOperator(t *testing.T) {
 	always := []string{
 		"--leader-elect", "--namespace=$(POD_NAMESPACE)", "--gateway-image=ghcr.io/qtls-dev/qtls-gateway:" + version.Version,
-		"--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
+		"--redis-image=ghcr.io/qtls-dev/qtls-redis:" + version.Version, "--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
 	}
 	for values, want := range map[string][]string{
 		"":                            nil,
 		"watchNamespaces: [one, two]": {"--watch-namespaces=one,two"},
 		"logLevel: DEBUG":             {"--log-level=DEBUG"},
 		"gatewayImage: {tag: v2}":     {"--gateway-image=ghcr.io/qtls-dev/qtls-gateway:v2"},
+		"redisImage: {tag: v3}":       {"--redis-image=ghcr.io/qtls-dev/qtls-redis:v3"},
 		"gatewayImage: {pullPolicy: Always, pullSecrets: [a, b]}": {
 			"--gateway-image-pull-policy=Always", "--gateway-image-pull-secrets=a,b",
 		},
