@@ -19,6 +19,8 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
+	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
 )
 
 // Options of an agent.
@@ -30,8 +32,10 @@ type Options struct {
 	HAProxy string
 	// Objects is where the ConfigMap and the Secrets come from.
 	Objects Objects
-	Log     *slog.Logger
-	Metrics *Metrics
+	// OpenStore of ticket keys; nil: as package ticketstore does.
+	OpenStore func(ticketstore.Connection) (RingStore, error)
+	Log       *slog.Logger
+	Metrics   *Metrics
 }
 
 // Objects delivers one named object and its changes until the context ends.
@@ -77,6 +81,13 @@ type Agent struct {
 	// objectProblems are the problems with reading objects, by kind and name.
 	objectProblems map[string]string
 	watched        map[string]context.CancelFunc
+	// accessContent is what access was read from; stopAccess ends the watch of
+	// its Secret.
+	accessContent []byte
+	stopAccess    context.CancelFunc
+	follower      follower
+	// clock is sinceBoot, but for tests.
+	clock func() time.Duration
 	// retry is how long to wait after the next action that fails.
 	retry   time.Duration
 	retryAt time.Time
@@ -91,6 +102,9 @@ type Agent struct {
 
 // New prepares an agent; Run starts it.
 func New(o Options) *Agent {
+	if o.OpenStore == nil {
+		o.OpenStore = openStore
+	}
 	return &Agent{
 		Options:        o,
 		trees:          trees{o.RunDir},
@@ -98,8 +112,9 @@ func New(o Options) *Agent {
 		status:         newStatusBoard(o.Pod),
 		health:         &healthBoard{},
 		events:         make(chan func(), 64),
-		observed:       observed{secrets: map[string]secret{}},
-		own:            own{refusedCertificates: map[string]refusedCertificate{}},
+		observed:       observed{secrets: map[string]secret{}, rings: map[string]seenRing{}},
+		own:            own{refusedCertificates: map[string]refusedCertificate{}, spare: tickets.New(0)},
+		clock:          sinceBoot,
 		objectProblems: map[string]string{},
 		watched:        map[string]context.CancelFunc{},
 		retry:          retryFirst,
@@ -128,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		a.settle(ctx)
 		a.watch(ctx)
+		a.watchRings(ctx)
 		a.report()
 		look.Reset(a.pause())
 		select {
@@ -176,6 +192,7 @@ func (a *Agent) pause() time.Duration {
 // settle does what there is to do.
 func (a *Agent) settle(ctx context.Context) {
 	for ctx.Err() == nil && !time.Now().Before(a.retryAt) {
+		a.now = a.clock()
 		next := decide(a.observed, a.own)
 		if next == nil {
 			a.retry, a.failing = retryFirst, ""
@@ -212,6 +229,10 @@ func (a *Agent) do(ctx context.Context, next action) error {
 		return a.setCertificate(ctx, next)
 	case setServers:
 		return a.setServers(ctx, next)
+	case setTickets:
+		return a.setTickets(ctx, next)
+	case clearOld:
+		return a.clearOld(ctx, next)
 	case note:
 		a.current.state = next.state
 		return a.trees.writeState(a.current)
@@ -303,6 +324,7 @@ func (a *Agent) install(ctx context.Context, next install) error {
 	}
 	a.current = written
 	a.refused = nil
+	a.spare = tickets.New(0)
 	a.handshakes.setAcceptable(written.Revision.Observe)
 	a.health.setStarted()
 	a.Metrics.applied("configuration", time.Since(started))
@@ -427,6 +449,11 @@ func (a *Agent) synchronise(ctx context.Context) error {
 	}
 	for _, change := range differences(a.current.Revision, a.current.Slots, servers) {
 		if err := setServer(ctx, admin, change); err != nil {
+			return err
+		}
+	}
+	if a.current.Revision.Tickets != nil && a.current.Tickets != nil {
+		if err := a.pushTickets(ctx, *a.current.Tickets); err != nil {
 			return err
 		}
 	}

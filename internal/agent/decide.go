@@ -9,6 +9,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
+	"qtls.dev/qtls/internal/tickets"
 )
 
 // observed is what was last learnt of the world.
@@ -18,6 +19,14 @@ type observed struct {
 	published *published
 	secrets   map[string]secret
 	proxy     proxy
+	// access says where rings of ticket keys are and how to open them; nil
+	// before it is known. accessProblem is what is wrong with knowing it now.
+	access        *dataplane.TicketAccess
+	accessProblem string
+	// rings that are needed, by ID.
+	rings map[string]seenRing
+	// now, by the clock sinceBoot.
+	now time.Duration
 }
 
 // proxy is what HAProxy runs.
@@ -46,6 +55,8 @@ type own struct {
 	refused *refusal
 	// refusedCertificates are those that HAProxy refused at run time, by name.
 	refusedCertificates map[string]refusedCertificate
+	// spare keys that nobody has used, for when the pod needs some of its own.
+	spare tickets.Ring
 }
 
 // refusal says that an installation was refused; the same is not tried again.
@@ -83,6 +94,11 @@ type (
 		slots   haproxy.Slots
 		changes []haproxy.Change
 	}
+	// setTickets has HAProxy use other ticket keys, without a reload.
+	setTickets struct{ keys ticketKeys }
+	// clearOld rids old workers of ticket keys before the epoch, which were
+	// dropped.
+	clearOld struct{ least uint64 }
 	// note changes only what the agent says of itself: a new generation with
 	// the same configuration, a Secret written again with the same content.
 	note struct{ state state }
@@ -106,6 +122,11 @@ func decide(in observed, me own) action {
 		}
 		if in.proxy.worker != me.synchronised {
 			return synchronise{}
+		}
+	}
+	if current != nil { // first: it is short, and may be urgent
+		if a := decideTickets(in, me); a != nil {
+			return a
 		}
 	}
 	if a := decideInstall(in, me); a != nil {
@@ -134,7 +155,7 @@ func decide(in observed, me own) action {
 		}
 	}
 	if in.published == nil {
-		return nil
+		return decideClearing(in, me)
 	}
 	slots := haproxy.Assign(current.Revision, current.Slots, in.published.endpointsFor(current.Target.Revision, current.Slots))
 	changes, ok := haproxy.Changes(current.Revision, current.Slots, slots)
@@ -151,11 +172,12 @@ func decide(in observed, me own) action {
 		next.Target = t
 		return note{next}
 	}
-	return nil
+	return decideClearing(in, me)
 }
 
 // decideInstall installs the published revision where another one runs, or
-// none, once all its certificates are to be had.
+// none, once all its certificates are to be had, and its ticket keys are, or
+// were waited for long enough.
 func decideInstall(in observed, me own) action {
 	p := in.published
 	if p == nil || me.current != nil && me.current.Target.Revision == p.Target.Revision {
@@ -172,6 +194,13 @@ func decideInstall(in observed, me own) action {
 			return nil
 		}
 		next.Certificates[c.Name] = chosen
+	}
+	if t := p.Revision.Tickets; t != nil {
+		if awaited(in, me, t.Ring) {
+			return nil
+		}
+		keys := ticketsFor(in, me, *t)
+		next.Tickets = &keys
 	}
 	next.Slots = haproxy.Assign(p.Revision, slots, p.Endpoints)
 	return unlessRefused(install{p.Revision, next}, me)

@@ -32,6 +32,13 @@ type Metrics struct {
 	unserved    *prometheus.GaugeVec
 	apply       *prometheus.HistogramVec
 
+	ticketRotations prometheus.Counter
+	// tickets is what their metrics are made of; nil where no session is resumed.
+	tickets atomic.Pointer[ticketMetrics]
+	// storeReached is when the store of ticket keys last answered, in Unix
+	// seconds; 0: never.
+	storeReached atomic.Int64
+
 	// admin is the socket of the worker that serves; empty while none does.
 	admin atomic.Pointer[runtime.Admin]
 }
@@ -76,6 +83,8 @@ func NewMetrics() *Metrics {
 			"End of validity of the certificate that is served, in Unix time.", "secret", "serial_number"),
 		unserved: gauges("qtls_agent_certificate_problem",
 			"1 while the present content of the Secret cannot be served, else 0.", "secret"),
+		ticketRotations: counter("qtls_agent_ticket_rotations_total",
+			"Changes of the keys of session tickets."),
 		apply: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "qtls_agent_apply_duration_seconds",
 			Help:    "Time to apply a change. certificate: from the agent's learning of the Secret's change until HAProxy serves it; endpoints: the moves; configuration: writing and checking; reload: until the new worker answers.",
@@ -84,7 +93,7 @@ func NewMetrics() *Metrics {
 	}
 	m.registry.MustRegister(
 		m.handshakes, m.handshakeFailures, m.wouldRefuse, m.revision, m.generation, m.ready, m.reloads, m.rejections,
-		m.endpoints, m.certificate, m.unserved, m.apply, proxyCollector{m},
+		m.endpoints, m.certificate, m.unserved, m.apply, m.ticketRotations, proxyCollector{m}, ticketCollector{m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -181,6 +190,45 @@ func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
 	for listener, n := range open {
 		gauge(sessions, float64(n), listener)
 	}
+}
+
+var (
+	ticketEpoch = prometheus.NewDesc("qtls_agent_ticket_epoch",
+		"Epoch of the session-ticket keys in use; 0 while they are the pod's own, and no other replica opens its tickets.", nil, nil)
+	ticketKeyAge = prometheus.NewDesc("qtls_agent_ticket_key_age_seconds",
+		"How long the key that encrypts session tickets has done so in this pod.", nil, nil)
+	storeReached = prometheus.NewDesc("qtls_agent_ticket_store_reached_timestamp_seconds",
+		"When the store of session-ticket keys last answered this agent, in Unix time; 0: not yet.", nil, nil)
+)
+
+// ticketMetrics are those of session tickets.
+type ticketMetrics struct {
+	epoch uint64
+	since time.Duration
+	clock func() time.Duration
+}
+
+// ticketCollector tells of tickets where there are any: an epoch of 0 means
+// something.
+type ticketCollector struct{ metrics *Metrics }
+
+func (c ticketCollector) Describe(d chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{ticketEpoch, ticketKeyAge, storeReached} {
+		d <- desc
+	}
+}
+
+func (c ticketCollector) Collect(out chan<- prometheus.Metric) {
+	t := c.metrics.tickets.Load()
+	if t == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value)
+	}
+	gauge(ticketEpoch, float64(t.epoch))
+	gauge(ticketKeyAge, (t.clock() - t.since).Seconds())
+	gauge(storeReached, float64(c.metrics.storeReached.Load()))
 }
 
 // resumedLabel is 1 in HAProxy and true in a label.

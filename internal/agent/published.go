@@ -69,7 +69,7 @@ func decode(data map[string]string, key string, into any) error {
 	return nil
 }
 
-// fileName of a certificate: one path element.
+// fileName of a certificate or of ticket keys: one path element.
 var fileName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 // checkFiles lets a revision write nothing outside its folder, and nothing
@@ -78,13 +78,31 @@ func checkFiles(r dataplane.Revision) error {
 	for name := range r.Files {
 		first, _, below := strings.Cut(name, "/")
 		if !filepath.IsLocal(name) || path.Clean(name) != name || strings.ContainsAny(name, "\\\x00") ||
-			!below && slices.Contains(ownFiles, name) || first == certificatesDir {
+			!below && slices.Contains(ownFiles, name) || first == certificatesDir || first == ticketsDir {
 			return fmt.Errorf("a file of the revision has the name %.100q, which it cannot have", name)
 		}
 	}
 	for _, c := range r.Certificates {
 		if !fileName.MatchString(c.Name) || !fileName.MatchString(c.Secret) {
 			return fmt.Errorf("a certificate of the revision has the name %.100q and the Secret %.100q: they are to be names of Kubernetes objects", c.Name, c.Secret)
+		}
+	}
+	return checkTickets(r.Tickets)
+}
+
+// ringID is what a ring is called in its store.
+var ringID = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
+
+func checkTickets(t *dataplane.Tickets) error {
+	if t == nil {
+		return nil
+	}
+	if !ringID.MatchString(t.Ring) || t.RotationSeconds < 1 {
+		return fmt.Errorf("the ticket keys of the revision are of ring %.100q, rotated each %d seconds: want an ID in hexadecimal, and 1 second or more", t.Ring, t.RotationSeconds)
+	}
+	for _, f := range t.Files {
+		if !fileName.MatchString(f.Name) {
+			return fmt.Errorf("a file of ticket keys of the revision has the name %.100q, which it cannot have", f.Name)
 		}
 	}
 	return nil

@@ -19,10 +19,17 @@ import (
 
 // report puts up the status as it is now.
 func (a *Agent) report() {
-	s := statusOf(a.observed, a.own, a.running(), a.unusable)
+	running := a.running()
+	s := statusOf(a.observed, a.own, running, a.unusable)
 	s.Waiting = a.waiting()
+	s.Tickets = ticketStatusOf(a.observed, running, dataplane.TicketsSecretName(a.Gateway))
 	a.status.put(s)
 	a.Metrics.setState(s)
+	if s.Tickets != nil {
+		a.Metrics.tickets.Store(&ticketMetrics{s.Tickets.Epoch, running.Tickets.Since, a.clock})
+	} else {
+		a.Metrics.tickets.Store(nil)
+	}
 	if a.proxy.up {
 		admin := a.trees.admin(a.proxy.tree)
 		a.Metrics.setProxy(&admin)

@@ -20,6 +20,7 @@ const (
 	treesDir        = "rev"
 	currentLink     = "current"
 	certificatesDir = "certs"
+	ticketsDir      = "tickets"
 	revisionFile    = "revision.json"
 	stateFile       = "state.json"
 	adminSocket     = "admin.sock"
@@ -44,6 +45,8 @@ type state struct {
 	Target       dataplane.Target        `json:"target"`
 	Slots        haproxy.Slots           `json:"slots"`
 	Certificates map[string]*certificate `json:"certificates"`
+	// Tickets is nil where no session is resumed.
+	Tickets *ticketKeys `json:"tickets,omitempty"`
 	// Reloads of HAProxy since the pod started.
 	Reloads int `json:"reloads"`
 }
@@ -114,6 +117,9 @@ func (t trees) writeAll(tr *tree) error {
 			return err
 		}
 	}
+	if err := t.writeTickets(tr); err != nil {
+		return err
+	}
 	if err := writeJSON(t.path(tr.Name, revisionFile), tr.Revision); err != nil {
 		return err
 	}
@@ -132,6 +138,19 @@ func (t trees) writeBackends(tr *tree) error {
 
 func (t trees) writeCertificate(tr *tree, name string, c *certificate) error {
 	return writeFile(t.path(tr.Name, haproxy.CertificateFile(name)), c.PEM)
+}
+
+// writeTickets writes the files of ticket keys, each with the keys of its scope.
+func (t trees) writeTickets(tr *tree) error {
+	if tr.Revision.Tickets == nil || tr.Tickets == nil {
+		return nil
+	}
+	for _, f := range tr.Revision.Tickets.Files {
+		if err := writeFile(t.path(tr.Name, haproxy.TicketFile(f.Name)), tr.Tickets.For(f.Scope).File()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t trees) writeState(tr *tree) error {
