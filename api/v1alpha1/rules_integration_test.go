@@ -111,11 +111,22 @@ func listener(name, port string, more ...string) string {
 	return fmt.Sprintf("{name: %s, port: %s, protocol: HTTPS, %s, %s}", name, port, certs, strings.Join(append([]string{backends}, more...), ", "))
 }
 
+// resuming is a QTLSGateway with fields of sessionResumption.
+func resuming(fields string) string {
+	return "spec: {sessionResumption: {" + fields + "}, listeners: [" + listener("a", "443") + "]}"
+}
+
+// external is a QTLSGateway with a ticket store at addresses.
+func external(addresses string, more ...string) string {
+	return resuming("store: {type: External, external: {" + strings.Join(append([]string{"addresses: [" + addresses + "]", credentials}, more...), ", ") + "}}")
+}
+
 func named(name, rest string) string {
 	return fmt.Sprintf("metadata: {namespace: default, name: %s}\n%s", name, rest)
 }
 
 const (
+	credentials  = "credentialsRef: {name: writer}, agentCredentialsRef: {name: reader}"
 	twoListeners = "two listeners have the same port and host name"
 	policyBase   = "signatureSchemes: [mldsa65], groups: [X25519MLKEM768, x25519]"
 )
@@ -164,6 +175,33 @@ var ruleCases = map[string][]ruleCase{
 		{"budget of all", "spec: {disruptionBudget: {maxUnavailable: 100%}, listeners: [" + listener("a", "443") + "]}", ""},
 		{"budget below nothing", "spec: {disruptionBudget: {maxUnavailable: -1}, listeners: [" + listener("a", "443") + "]}", "maxUnavailable: a number of pods or a percentage"},
 		{"budget above all", "spec: {disruptionBudget: {maxUnavailable: 101%}, listeners: [" + listener("a", "443") + "]}", "maxUnavailable: a number of pods or a percentage"},
+
+		{"tickets for the shortest time", resuming("ticketLifetime: 10s"), ""},
+		{"tickets for the longest time", resuming("ticketLifetime: 168h"), ""},
+		{"tickets for too short", resuming("ticketLifetime: 9s"), "ticketLifetime: 10s to 168h"},
+		{"tickets for too long", resuming("ticketLifetime: 168h1s, rotationPeriod: 200h"), "ticketLifetime: 10s to 168h"},
+		{"keys for as long as tickets", resuming("ticketLifetime: 1h, rotationPeriod: 1h"), ""},
+		{"keys for less than tickets", resuming("ticketLifetime: 1h, rotationPeriod: 59m"), "rotationPeriod: at least ticketLifetime"},
+		{"keys for less than tickets, by default", resuming("rotationPeriod: 119m"), "rotationPeriod: at least ticketLifetime"},
+		{"keys for the longest time", resuming("rotationPeriod: 720h"), ""},
+		{"keys for too long", resuming("rotationPeriod: 721h"), "rotationPeriod: at most 720h"},
+		{"two embedded stores", resuming("store: {embedded: {highAvailability: true}}"), ""},
+		{"an embedded store that is external", resuming("store: {type: External, embedded: {}, external: {addresses: ['a:1'], " + credentials + "}}"), "embedded: only with type Embedded"},
+		{"an external store without anything", resuming("store: {type: External}"), "external: needed with type External"},
+		{"an external store of type Embedded", resuming("store: {external: {addresses: ['a:1'], " + credentials + "}}"), "external: needed with type External"},
+		{"addresses", external("'redis.example:6379'"), ""},
+		{"address of IPv4", external("'192.0.2.1:6379'"), ""},
+		{"address of IPv6", external("'[2001:db8::1]:6379'"), ""},
+		{"address without a port", external("'redis.example'"), "should match"},
+		{"address as a URL", external("'rediss://redis.example:6379'"), "should match"},
+		{"address with a password", external("'user:secret@redis.example:6379'"), "should match"},
+		{"address with a line break", external(`"a:1\n"`), "should match"},
+		{"two addresses of one server", external("'a:1', 'b:1'"), "addresses: one, unless"},
+		{"Sentinels", external("'a:1', 'b:1'", "sentinelMaster: tickets"), ""},
+		{"a cluster", external("'a:1', 'b:1'", "cluster: true"), ""},
+		{"Sentinels of a cluster", external("'a:1', 'b:1'", "cluster: true", "sentinelMaster: tickets"), "cluster: not together with sentinelMaster"},
+		{"a server's name", external("'a:1'", "serverName: redis.example"), ""},
+		{"a server's name that is many", external("'a:1'", "serverName: '*.example'"), "serverName: a full name, not a wildcard"},
 
 		{"host names", gateway(listener("a", "443", `hostnames: [localhost, a.b.c, "*.a", xn--bcher-kva.example, 1.2.3.4, `+strings.Repeat("a", 63)+`.b]`)), ""},
 		{"host name in capitals", gateway(listener("a", "443", `hostnames: [A.example.com]`)), "should match"},

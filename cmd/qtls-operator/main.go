@@ -36,6 +36,7 @@ import (
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/rings"
 	"qtls.dev/qtls/internal/version"
 )
 
@@ -47,6 +48,7 @@ type options struct {
 	namespace        string
 	watchNamespaces  string
 	gatewayImage     string
+	redisImage       string
 	imagePullPolicy  string
 	imagePullSecrets string
 	leaderElect      bool
@@ -61,6 +63,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator itself: its lease, its own Secrets, and those of PQCClusterIssuers")
 	fs.StringVar(&o.watchNamespaces, "watch-namespaces", "", "comma-separated namespaces to serve; empty serves all")
 	fs.StringVar(&o.gatewayImage, "gateway-image", "", "image of the gateway pods: HAProxy and the agent")
+	fs.StringVar(&o.redisImage, "redis-image", "", "image of the embedded ticket stores: Valkey")
 	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
 	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas work")
@@ -77,6 +80,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("--namespace (or the variable POD_NAMESPACE) is needed: the namespace that the operator runs in")
 	case o.gatewayImage == "":
 		return o, fmt.Errorf("--gateway-image is needed: the image that gateway pods run")
+	case o.redisImage == "":
+		return o, fmt.Errorf("--redis-image is needed: the image that embedded ticket stores run")
 	}
 	return o, nil
 }
@@ -159,14 +164,16 @@ func setUpCertificates(mgr ctrl.Manager, o options) error {
 func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	authority := &gateway.Authority{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.namespace, Clock: clock.RealClock{}}
 	changes := make(chan event.GenericEvent, 1024)
-	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, func(name types.NamespacedName) {
+	changed := func(name types.NamespacedName) {
 		g := &v1alpha1.QTLSGateway{}
 		g.Namespace, g.Name = name.Namespace, name.Name
 		select {
 		case changes <- event.GenericEvent{Object: g}:
 		case <-ctx.Done():
 		}
-	})
+	}
+	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, changed)
+	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, changed)
 	var pullSecrets []string
 	if o.imagePullSecrets != "" {
 		pullSecrets = strings.Split(o.imagePullSecrets, ",")
@@ -176,9 +183,11 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 		APIReader: mgr.GetAPIReader(),
 		Clock:     clock.RealClock{},
 		Recorder:  mgr.GetEventRecorder("qtls-operator"),
-		Settings:  resources.Settings{Image: o.gatewayImage, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy), ImagePullSecrets: pullSecrets},
+		Settings: resources.Settings{Image: o.gatewayImage, RedisImage: o.redisImage, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy),
+			ImagePullSecrets: pullSecrets, OperatorNamespace: o.namespace},
 		Observer:  observer,
 		Authority: authority,
+		Rings:     keeper,
 		Changes:   changes,
 	}).SetupWithManager(mgr)
 }

@@ -14,6 +14,8 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
 )
 
@@ -24,7 +26,11 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 	if err != nil {
 		return err
 	}
-	objects := []client.Object{resources.ServiceAccount(g), resources.Role(g, p.Secrets()), resources.RoleBinding(g)}
+	secrets := p.Secrets()
+	if resolve.Resumes(g) {
+		secrets = append(secrets, dataplane.TicketsSecretName(g.Name))
+	}
+	objects := []client.Object{resources.ServiceAccount(g), resources.Role(g, secrets), resources.RoleBinding(g)}
 	if agentSecret != nil {
 		objects = append(objects, agentSecret)
 	}
@@ -39,6 +45,26 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// applyTickets writes what session resumption needs, and takes away what an
+// earlier spec needed. The gateway serves without it.
+func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, s resumption) error {
+	objects, err := ticketObjects(g, s)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if err := r.applyObject(ctx, g, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range unwanted(g, s) {
+		if err := r.remove(ctx, g, o); err != nil {
+			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
 	}
 	return nil

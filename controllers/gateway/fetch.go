@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -37,6 +38,8 @@ type inputs struct {
 	// says why an agent's status is not known.
 	Observed []rollout.Pod
 	Unknown  map[string]error
+	// Resumption of sessions: the store of the ticket keys.
+	Resumption resumption
 }
 
 // published is the content of the gateway's ConfigMap.
@@ -45,7 +48,7 @@ type published struct {
 	Revisions  map[string]dataplane.Revision
 }
 
-func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway) (inputs, error) {
+func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now time.Time) (inputs, error) {
 	in := inputs{Gateway: g, Unknown: map[string]error{}}
 	refs := resolve.ReferencesOf(g)
 	var err error
@@ -73,6 +76,9 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway) (inputs
 		return in, err
 	}
 	if in.Published, err = r.published(ctx, g); err != nil {
+		return in, err
+	}
+	if in.Resumption, err = r.ticketStore(ctx, g, in.Objects, now); err != nil {
 		return in, err
 	}
 	own, err := getAll[corev1.Service](ctx, r.Client, g.Namespace, []string{resources.Name(g.Name)})

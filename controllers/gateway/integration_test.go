@@ -38,6 +38,7 @@ import (
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/policy/shipped"
 	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/rings"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -67,7 +68,16 @@ func run(t *testing.T, namespace string) (stop func()) {
 	changes := make(chan event.GenericEvent, 100)
 	observer := observe.New(t.Context(), mtls.StatusPort, authority.HTTPClient, func(n types.NamespacedName) {})
 	r := &Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("test"),
-		Settings: resources.Settings{Image: "gateway:test", ImagePullPolicy: corev1.PullIfNotPresent}, Observer: observer, Authority: authority, Changes: changes}
+		Settings: resources.Settings{Image: "gateway:test", RedisImage: "redis:test", ImagePullPolicy: corev1.PullIfNotPresent, OperatorNamespace: namespace},
+		Observer: observer, Authority: authority, Changes: changes,
+		Rings: rings.New(t.Context(), mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, func(n types.NamespacedName) {
+			g := &v1alpha1.QTLSGateway{}
+			g.Namespace, g.Name = n.Namespace, n.Name
+			select {
+			case changes <- event.GenericEvent{Object: g}:
+			case <-t.Context().Done():
+			}
+		})}
 	if err := r.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/rings"
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways,verbs=get;list;watch
@@ -31,7 +32,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps;services;serviceaccounts,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -62,6 +64,8 @@ type Reconciler struct {
 	Observer *observe.Observer
 	// Authority signs the agents' certificates.
 	Authority *Authority
+	// Rings keeps the keys of session tickets.
+	Rings *rings.Keeper
 	// Changes brings the gateways whose pods have news.
 	Changes <-chan event.GenericEvent
 }
@@ -72,17 +76,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	g := &v1alpha1.QTLSGateway{}
 	if err := r.Get(ctx, request.NamespacedName, g); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Observer.Follow(request.NamespacedName, nil)
+			r.forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !g.DeletionTimestamp.IsZero() {
-		r.Observer.Follow(request.NamespacedName, nil)
+		r.forget(request.NamespacedName)
 		return ctrl.Result{}, nil // what belongs to it goes by owner references
 	}
 
 	now := r.Clock.Now()
-	in, err := r.fetch(ctx, g)
+	in, err := r.fetch(ctx, g, now)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -91,18 +95,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	r.Rings.Want(request.NamespacedName, wantedRings(g, plan, in.Resumption))
+	in.Resumption.State = r.Rings.State(request.NamespacedName)
+	if in.Resumption.Err != nil && len(in.Resumption.Objects) > 0 {
+		if in.Resumption.NotReady, err = r.storeWaitsFor(ctx, g); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	applyErr := r.apply(ctx, g, in, plan, now)
+	in.Resumption.NotApplied = r.applyTickets(ctx, g, in.Resumption)
 	r.Observer.Follow(request.NamespacedName, followed(in.Pods))
 	if err := r.report(ctx, g, summarise(in, plan, applyErr, now)); err != nil {
 		return ctrl.Result{}, err
 	}
-	if p, ok := conditions.AsProblem(applyErr); ok {
-		return ctrl.Result{RequeueAfter: p.After}, nil
-	}
-	if applyErr != nil {
-		return ctrl.Result{}, applyErr
+	for _, err := range []error{applyErr, in.Resumption.NotApplied} {
+		if p, ok := conditions.AsProblem(err); ok {
+			return ctrl.Result{RequeueAfter: p.After}, nil
+		}
+		if err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	return ctrl.Result{RequeueAfter: nextLook(in, plan, now)}, nil
+}
+
+func (r *Reconciler) forget(gateway types.NamespacedName) {
+	r.Observer.Follow(gateway, nil)
+	r.Rings.Want(gateway, nil)
 }
 
 // nextLook is when time alone changes something.
@@ -119,6 +138,9 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 				soon(time.Unix(c.NotAfter, 0))
 			}
 		}
+	}
+	if renew := in.Resumption.Renew; !renew.IsZero() {
+		soon(renew)
 	}
 	if p.Waiting {
 		soon(in.Gateway.CreationTimestamp.Add(issuingGrace))
@@ -166,6 +188,7 @@ func (r *Reconciler) report(ctx context.Context, g *v1alpha1.QTLSGateway, status
 var quietReasons = map[string]bool{
 	v1alpha1.ReasonPending: true, v1alpha1.ReasonProgressing: true, v1alpha1.ReasonPodsNotReady: true,
 	v1alpha1.ReasonCertificateNotReady: true, v1alpha1.ReasonNoPods: true,
+	v1alpha1.ReasonStoreNotReady: true, v1alpha1.ReasonDisabled: true, v1alpha1.ReasonNoTerminatedTLS: true,
 }
 
 func key(g *v1alpha1.QTLSGateway) types.NamespacedName { return client.ObjectKeyFromObject(g) }

@@ -87,6 +87,7 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 		{v1alpha1.ConditionAccepted, accepted},
 		{v1alpha1.ConditionResolvedRefs, resolved},
 		{v1alpha1.ConditionProgrammed, programmed},
+		{v1alpha1.ConditionSessionResumption, resumed(in, p)},
 		{v1alpha1.ConditionReady, ready},
 	} {
 		conditions.Set(&status.Conditions, c.kind, c.v.status(), c.v.reason, c.v.message, g.Generation, now)

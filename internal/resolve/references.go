@@ -64,6 +64,10 @@ func ReferencesOf(g *v1alpha1.QTLSGateway) References {
 			}
 		}
 	}
+	if e := g.Spec.SessionResumption.Store.External; e != nil {
+		authorities(e.CARefs)
+		r.Secrets = append(r.Secrets, e.CredentialsRef.Name, e.AgentCredentialsRef.Name)
+	}
 	for _, names := range []*[]string{&r.Policies, &r.Certificates, &r.Secrets, &r.ConfigMaps, &r.Services} {
 		slices.Sort(*names)
 		*names = slices.Compact(*names)

@@ -257,17 +257,7 @@ func (r *resolver) authorities(listener, field string, refs []v1alpha1.CAReferen
 	var bundle strings.Builder
 	ok := true
 	for _, ref := range refs {
-		var data []byte
-		exists := false
-		if ref.Kind == v1alpha1.CAKindConfigMap {
-			if cm := r.objects.ConfigMaps[ref.Name]; cm != nil {
-				var text string
-				text, exists = cm.Data[ref.Key]
-				data = []byte(text)
-			}
-		} else if s := r.objects.Secrets[ref.Name]; s != nil {
-			data, exists = s.Data[ref.Key]
-		}
+		data, exists := r.objects.authority(ref)
 		problem := Problem{Listener: listener, Condition: v1alpha1.ConditionResolvedRefs, Holds: true}
 		if !exists {
 			problem.Reason = v1alpha1.ReasonAuthorityNotFound

@@ -18,7 +18,7 @@ const defaultTicketLifetime = 2 * time.Hour
 
 // tickets says how sessions are resumed; nil where none is.
 func tickets(g *v1alpha1.QTLSGateway, m model.Gateway) *model.Tickets {
-	if g.Spec.SessionResumption.Mode == v1alpha1.SessionResumptionDisabled || !terminates(m) {
+	if !Resumes(g) {
 		return nil
 	}
 	lifetime, rotation := TicketTimes(g)
@@ -44,10 +44,10 @@ func TicketStoreType(g *v1alpha1.QTLSGateway) v1alpha1.TicketStoreType {
 	return cmp.Or(g.Spec.SessionResumption.Store.Type, v1alpha1.TicketStoreEmbedded)
 }
 
-func terminates(m model.Gateway) bool {
-	return slices.ContainsFunc(m.Ports, func(p model.Port) bool {
-		return slices.ContainsFunc(p.Listeners, func(l model.Listener) bool { return l.Protocol != v1alpha1.ProtocolTLSPassthrough })
-	})
+// Resumes says whether there are sessions to resume.
+func Resumes(g *v1alpha1.QTLSGateway) bool {
+	return g.Spec.SessionResumption.Mode != v1alpha1.SessionResumptionDisabled &&
+		slices.ContainsFunc(g.Spec.Listeners, func(l v1alpha1.Listener) bool { return l.Protocol != v1alpha1.ProtocolTLSPassthrough })
 }
 
 // RingName names a gateway's ring among those of its namespace. The first part
@@ -57,6 +57,15 @@ func RingName(g *v1alpha1.QTLSGateway) string {
 		return "shared/" + name
 	}
 	return "own/" + g.Name
+}
+
+// RingSecretName names the Secret that remembers a gateway's rings. The dot
+// keeps a shared one apart from those of gateways, whose names have none.
+func RingSecretName(g *v1alpha1.QTLSGateway) string {
+	if name := g.Spec.SessionResumption.Ring; name != "" {
+		return "ticket-ring." + name
+	}
+	return g.Name + "-ticket-ring"
 }
 
 // ringID belongs to a namespace, a name and all that a policy decides: a session

@@ -84,3 +84,13 @@ func AgentSecret(g *v1alpha1.QTLSGateway, data map[string][]byte) *corev1.Secret
 		Data:       data,
 	}
 }
+
+// TicketsSecret holds what the agents need to share the keys of session tickets.
+func TicketsSecret(g *v1alpha1.QTLSGateway, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: meta(g, dataplane.TicketsSecretName(g.Name)),
+		Type:       corev1.SecretTypeOpaque,
+		Data:       data,
+	}
+}

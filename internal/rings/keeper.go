@@ -26,7 +26,7 @@ const (
 	// restarted has it back by then.
 	refresh = 5 * time.Second
 	// retryFirst to retryMost space the tries of what fails.
-	retryFirst, retryMost = 500 * time.Millisecond, 10 * time.Second
+	retryFirst, retryMost = 250 * time.Millisecond, 3 * time.Second
 	// lives is for how many rotation periods a ring may be used that nobody
 	// rotates: its keys would get too old.
 	lives = 2

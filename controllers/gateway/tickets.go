@@ -1,0 +1,246 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/rings"
+	"qtls.dev/qtls/internal/ticketstore"
+	"qtls.dev/qtls/internal/ticketstore/embedded"
+)
+
+// resumption is what a reconciliation knows of session tickets: the store, and
+// how the rings are in it.
+type resumption struct {
+	// Operator's and agents' connections to the store; nil while there is none.
+	Operator, Agent *ticketstore.Connection
+	// Problem with the store's spec, or nil.
+	Problem *resolve.Problem
+	// Objects of an embedded store.
+	Objects []client.Object
+	// Renew is when one of them is to be made anew; zero: never.
+	Renew time.Time
+	// NotReady says what an embedded store waits for, where the rings do not get
+	// into it.
+	NotReady string
+	// NotApplied is why an object could not be written; nil when all were.
+	NotApplied error
+	rings.State
+}
+
+// ticketStore finds the store of a gateway, or makes what an embedded one is
+// made of.
+func (r *Reconciler) ticketStore(ctx context.Context, g *v1alpha1.QTLSGateway, o resolve.Objects, now time.Time) (resumption, error) {
+	switch {
+	case !resolve.Resumes(g):
+		return resumption{}, nil
+	case resolve.TicketStoreType(g) == v1alpha1.TicketStoreExternal:
+		store, problem := resolve.ExternalStore(g, o)
+		if problem != nil {
+			return resumption{Problem: problem}, nil
+		}
+		return resumption{Operator: &store.Operator, Agent: &store.Agent}, nil
+	}
+	secret := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: resources.RedisName(g.Name)}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return resumption{}, fmt.Errorf("Secret %s: %w", resources.RedisName(g.Name), err)
+	}
+	credentials, reason, err := embedded.Ensure(secret.Data, resources.RedisHosts(g), now)
+	if err != nil {
+		return resumption{}, err
+	}
+	if reason != nil && secret.Data != nil {
+		ctrl.LoggerFrom(ctx).Info("the ticket store gets new credentials", "secret", secret.Name, "reason", reason.Error())
+	}
+	objects, err := resources.Redis(g, r.Settings, credentials)
+	operator, agent := resources.RedisConnection(g, credentials, embedded.Operator), resources.RedisConnection(g, credentials, embedded.Agent)
+	return resumption{Operator: &operator, Agent: &agent, Objects: objects, Renew: credentials.RenewAt()}, err
+}
+
+// wantedRings is what the gateway's revisions need; nil where no session is
+// resumed.
+func wantedRings(g *v1alpha1.QTLSGateway, p plan, s resumption) *rings.Wanted {
+	if !resolve.Resumes(g) {
+		return nil
+	}
+	_, rotation := resolve.TicketTimes(g)
+	w := &rings.Wanted{
+		Secret: resolve.RingSecretName(g), Rotation: rotation, Drop: g.Annotations[v1alpha1.AnnotationDropTickets], Store: s.Operator,
+		Owner: metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "QTLSGateway", Name: g.Name, UID: g.UID},
+	}
+	for _, revision := range p.Revisions {
+		if t := revision.Tickets; t != nil && !slices.Contains(w.Rings, t.Ring) {
+			w.Rings = append(w.Rings, t.Ring)
+		}
+	}
+	slices.Sort(w.Rings)
+	return w
+}
+
+// ticketObjects are those that the agents need for session tickets.
+func ticketObjects(g *v1alpha1.QTLSGateway, s resumption) ([]client.Object, error) {
+	if !resolve.Resumes(g) {
+		return nil, nil
+	}
+	access, err := json.Marshal(dataplane.TicketAccess{Store: s.Agent, Rings: s.Access})
+	if err != nil {
+		return nil, err
+	}
+	return append(s.Objects, resources.TicketsSecret(g, map[string][]byte{dataplane.KeyTickets: access})), nil
+}
+
+// unwanted are the objects of an earlier spec: those of an embedded store, and
+// what agents needed for tickets.
+func unwanted(g *v1alpha1.QTLSGateway, s resumption) []client.Object {
+	at := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: g.Namespace, Name: name} }
+	var objects []client.Object
+	if len(s.Objects) == 0 {
+		name := at(resources.RedisName(g.Name))
+		objects = append(objects, &appsv1.StatefulSet{ObjectMeta: name}, &corev1.Service{ObjectMeta: name}, &corev1.Secret{ObjectMeta: name},
+			&networkingv1.NetworkPolicy{ObjectMeta: name}, &policyv1.PodDisruptionBudget{ObjectMeta: name})
+	}
+	if !resolve.Resumes(g) {
+		objects = append(objects, &corev1.Secret{ObjectMeta: at(dataplane.TicketsSecretName(g.Name))})
+		if g.Spec.SessionResumption.Ring == "" {
+			objects = append(objects, &corev1.Secret{ObjectMeta: at(resolve.RingSecretName(g))})
+		}
+	}
+	return objects
+}
+
+// remove an object if it is the gateway's own.
+func (r *Reconciler) remove(ctx context.Context, g *v1alpha1.QTLSGateway, o client.Object) error {
+	kind, err := r.GroupVersionKindFor(o)
+	if err != nil {
+		return err
+	}
+	existing := &metav1.PartialObjectMetadata{}
+	existing.SetGroupVersionKind(kind)
+	if err := r.Get(ctx, client.ObjectKeyFromObject(o), existing); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !slices.ContainsFunc(existing.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == g.UID }) {
+		return nil
+	}
+	err = r.Delete(ctx, o, client.Preconditions{UID: &existing.UID})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// storeWaitsFor says why an embedded store's pods do not run, as far as it can
+// be seen.
+func (r *Reconciler) storeWaitsFor(ctx context.Context, g *v1alpha1.QTLSGateway) (string, error) {
+	set := &appsv1.StatefulSet{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: resources.RedisName(g.Name)}, set)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "it is being created", nil
+	case err != nil:
+		return "", fmt.Errorf("StatefulSet %s: %w", resources.RedisName(g.Name), err)
+	case set.Status.ReadyReplicas < resources.RedisReplicas(g):
+		return fmt.Sprintf("%d of %d pods of StatefulSet %q are ready; `kubectl describe pods -l app.kubernetes.io/name=qtls-redis,app.kubernetes.io/instance=%s` says why",
+			set.Status.ReadyReplicas, resources.RedisReplicas(g), set.Name, g.Name), nil
+	}
+	return "", nil
+}
+
+// resumed says whether a client resumes its session on every replica.
+func resumed(in inputs, p plan) verdict {
+	g, s := in.Gateway, in.Resumption
+	const meanwhile = "; handshakes do not depend on it, and pods go on with the keys that they have"
+	switch {
+	case g.Spec.SessionResumption.Mode == v1alpha1.SessionResumptionDisabled:
+		return verdict{false, v1alpha1.ReasonDisabled, "spec.sessionResumption.mode is Disabled: every handshake is a full one"}
+	case !resolve.Resumes(g):
+		return verdict{false, v1alpha1.ReasonNoTerminatedTLS, "no listener terminates TLS: there are no sessions to resume"}
+	case s.Problem != nil:
+		return verdict{false, s.Problem.Reason, s.Problem.Message + meanwhile}
+	case !p.Published():
+		return verdict{false, v1alpha1.ReasonPending, "there is nothing to serve yet (see the other conditions)"}
+	case resources.Replicas(g) == 0:
+		return verdict{false, v1alpha1.ReasonNoPods, "spec.replicas is 0: there are no pods to share keys"}
+	case s.NotApplied != nil:
+		return verdict{false, v1alpha1.ReasonNotApplied, s.NotApplied.Error() + meanwhile}
+	case s.NotReady != "":
+		return verdict{false, v1alpha1.ReasonStoreNotReady, "the ticket store is not ready: " + s.NotReady + meanwhile}
+	case errors.Is(s.Err, ticketstore.ErrCredentials), errors.Is(s.Err, ticketstore.ErrPermission):
+		return verdict{false, v1alpha1.ReasonStoreRefusesAccess, fmt.Sprintf("the ticket store refuses the operator: %s%s", oneLine(s.Err), meanwhile)}
+	case s.Err != nil:
+		return verdict{false, v1alpha1.ReasonStoreUnreachable, fmt.Sprintf("the operator cannot write to the ticket store: %s%s", oneLine(s.Err), meanwhile)}
+	}
+	stable := p.Revisions[p.Assignment.Stable.Revision].Tickets
+	if stable == nil || s.Epochs[stable.Ring] == 0 {
+		return verdict{false, v1alpha1.ReasonProgressing, "the keys are on their way to the ticket store"}
+	}
+	ready := 0
+	var away, own, behind []string
+	for _, pod := range in.Observed {
+		if !pod.Ready || pod.Terminating {
+			continue
+		}
+		ready++
+		switch t := statusOfTickets(pod.Status); {
+		case t == nil:
+			behind = append(behind, "pod "+pod.Name+" has not said which keys it has")
+		case t.Ring != stable.Ring:
+			behind = append(behind, fmt.Sprintf("pod %s runs another configuration", pod.Name))
+		case t.Epoch == 0 && t.Problem == "":
+			behind = append(behind, fmt.Sprintf("pod %s has keys of its own still", pod.Name))
+		case t.Epoch == 0:
+			own = append(own, fmt.Sprintf("pod %s: %s", pod.Name, t.Problem))
+		case t.Problem != "":
+			away = append(away, fmt.Sprintf("pod %s: %s", pod.Name, t.Problem))
+		case t.Epoch+1 < s.Epochs[stable.Ring]: // one rotation apart they open each other's tickets
+			behind = append(behind, fmt.Sprintf("pod %s has epoch %d of %d", pod.Name, t.Epoch, s.Epochs[stable.Ring]))
+		}
+	}
+	switch {
+	case ready == 0:
+		return verdict{false, v1alpha1.ReasonPodsNotReady, "no pod is ready"}
+	case len(own) > 0:
+		return verdict{false, v1alpha1.ReasonPodsWithKeysOfOwn, "clients of these pods resume there alone: " + strings.Join(append(own, away...), "; ")}
+	case len(away) > 0:
+		return verdict{false, v1alpha1.ReasonStoreUnreachable, strings.Join(away, "; ")}
+	case len(behind) > 0:
+		return verdict{false, v1alpha1.ReasonProgressing, strings.Join(behind, "; ")}
+	}
+	return verdict{true, v1alpha1.ReasonShared, fmt.Sprintf("clients resume on each of %d ready pods: they share %s", ready, describeRing(g))}
+}
+
+func describeRing(g *v1alpha1.QTLSGateway) string {
+	if name := g.Spec.SessionResumption.Ring; name != "" {
+		return fmt.Sprintf("the keys of ring %q", name)
+	}
+	return "the gateway's keys"
+}
+
+func statusOfTickets(s *dataplane.Status) *dataplane.TicketStatus {
+	if s == nil {
+		return nil
+	}
+	return s.Tickets
+}
+
+// oneLine joins the lines of joined errors.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
