@@ -49,6 +49,11 @@ type Result struct {
 	Group             string `json:"group,omitempty"`
 	HelloRetryRequest bool   `json:"helloRetryRequest,omitempty"`
 	ALPN              string `json:"alpn,omitempty"`
+	// Resumed: the server took a session ticket for proof. Issuer is the address that the ticket is from, Acceptor the one
+	// that it was brought to; both are empty where there was none.
+	Resumed  bool   `json:"resumed,omitempty"`
+	Issuer   string `json:"-"`
+	Acceptor string `json:"-"`
 	// Certificate is the leaf, Chain the number of certificates that the server sent.
 	Certificate *Certificate `json:"certificate,omitempty"`
 	Chain       int          `json:"chain,omitempty"`
@@ -136,6 +141,7 @@ func (r *Result) connect(ctx context.Context, o options, address string, start t
 	state := conn.ConnectionState()
 	r.Version, r.CipherSuite = tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite)
 	r.Group, r.ALPN, r.HelloRetryRequest = groupName(uint16(state.CurveID)), state.NegotiatedProtocol, state.HelloRetryRequest
+	r.Resumed = state.DidResume
 	r.describe(state.PeerCertificates)
 	r.Class = Request
 	return r.request(conn, o)

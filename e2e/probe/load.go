@@ -26,6 +26,11 @@ type Summary struct {
 	HandshakeP50  float64        `json:"handshakeP50Ms"`
 	HandshakeP99  float64        `json:"handshakeP99Ms"`
 	HandshakeMost float64        `json:"handshakeMaxMs"`
+	// Returning had a session ticket, and of those Resumed were taken for who they are. Tickets says so for each pair of
+	// addresses: where the ticket is from, and where it was brought.
+	Returning int                          `json:"returning,omitempty"`
+	Resumed   int                          `json:"resumed,omitempty"`
+	Tickets   map[string]map[string]*Tally `json:"tickets,omitempty"`
 	// Failures are the first few, with the second in which each came.
 	Failures []Failure `json:"failures,omitempty"`
 }
@@ -36,6 +41,12 @@ type Failure struct {
 	Class Class     `json:"class"`
 	Error string    `json:"error"`
 	MS    float64   `json:"ms"`
+}
+
+// Tally of connections with a session ticket.
+type Tally struct {
+	Returning int `json:"returning"`
+	Resumed   int `json:"resumed"`
 }
 
 // failuresShown bounds Summary.Failures.
@@ -70,8 +81,12 @@ func load(ctx context.Context, o options, in io.Reader) Summary {
 	}()
 	results := make(chan Result)
 	var workers sync.WaitGroup
-	for range o.concurrency {
+	for n := range o.concurrency {
 		workers.Go(func() {
+			if o.resume {
+				comeBack(ctx, o, n, turns, results)
+				return
+			}
 			for range turns {
 				results <- attempt(context.WithoutCancel(ctx), o, o.addresses[0])
 			}
@@ -79,6 +94,28 @@ func load(ctx context.Context, o options, in io.Reader) Summary {
 	}
 	go func() { workers.Wait(); close(results) }()
 	return summarise(results, start)
+}
+
+// comeBack is one client: each connection brings the ticket of the one before, if that gave any.
+func comeBack(ctx context.Context, o options, first int, turns <-chan struct{}, results chan<- Result) {
+	tickets := &wallet{}
+	o.config = o.config.Clone()
+	o.config.ClientSessionCache = tickets
+	issuer := ""
+	i := first
+	for range turns {
+		address := o.addresses[i%len(o.addresses)]
+		i++
+		had := tickets.holds()
+		r := attempt(context.WithoutCancel(ctx), o, address)
+		if had {
+			r.Issuer, r.Acceptor = issuer, address
+		}
+		if tickets.took() {
+			issuer = address
+		}
+		results <- r
+	}
 }
 
 func summarise(results <-chan Result, start time.Time) Summary {
@@ -96,6 +133,9 @@ func summarise(results <-chan Result, start time.Time) Summary {
 			continue
 		}
 		s.Succeeded++
+		if r.Issuer != "" {
+			s.tally(r)
+		}
 		times = append(times, r.HandshakeMS)
 		s.ByGroup[r.Group]++
 		if r.Pod != "" {
@@ -110,6 +150,28 @@ func summarise(results <-chan Result, start time.Time) Summary {
 	slices.Sort(times)
 	s.HandshakeP50, s.HandshakeP99, s.HandshakeMost = quantile(times, 0.5), quantile(times, 0.99), quantile(times, 1)
 	return s
+}
+
+func (s *Summary) tally(r Result) {
+	if s.Tickets == nil {
+		s.Tickets = map[string]map[string]*Tally{}
+	}
+	from := s.Tickets[r.Issuer]
+	if from == nil {
+		from = map[string]*Tally{}
+		s.Tickets[r.Issuer] = from
+	}
+	t := from[r.Acceptor]
+	if t == nil {
+		t = &Tally{}
+		from[r.Acceptor] = t
+	}
+	s.Returning++
+	t.Returning++
+	if r.Resumed {
+		s.Resumed++
+		t.Resumed++
+	}
 }
 
 // quantile of sorted values: the smallest that at least the share q of them does not exceed. Of none it is 0.

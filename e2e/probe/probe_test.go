@@ -477,3 +477,47 @@ func freeAddress(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+// Two servers share the keys of their tickets, a third has its own.
+func TestReturningClients(t *testing.T) {
+	a := newAuthority(t)
+	certificate := a.issue(t, 7)
+	var addresses []string
+	for i := range 3 {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+		server.TLS.SetSessionTicketKeys([][32]byte{{byte(max(1, i))}})
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		addresses = append(addresses, server.Listener.Addr().String())
+	}
+	for _, c := range []struct {
+		name      string
+		addresses []string
+		resumed   int
+	}{
+		{"the same server", addresses[:1], 18}, {"two that share keys", addresses[:2], 18}, {"two that do not", addresses[1:], 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append([]string{"-ca", a.file, "-sni", "web.example", "-http", "/", "-n", "20", "-c", "2", "-resume"}, c.addresses...)
+			var out bytes.Buffer
+			if ok, err := run(t.Context(), args, nil, &out); err != nil || !ok {
+				t.Fatalf("%v %v: %s", ok, err, out.String())
+			}
+			var s Summary
+			if err := json.Unmarshal(out.Bytes(), &s); err != nil {
+				t.Fatal(err)
+			}
+			sum := 0
+			for _, from := range s.Tickets {
+				for _, tally := range from {
+					sum += tally.Returning
+				}
+			}
+			if s.Failed != 0 || s.Succeeded != 20 || s.Returning != 18 || s.Resumed != c.resumed || sum != 18 {
+				t.Errorf("%s; want 18 returning, %d resumed", out.String(), c.resumed)
+			}
+		})
+	}
+}
