@@ -3,6 +3,7 @@ package ticketstore
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -83,7 +84,10 @@ func (c Connection) dialer(ctx context.Context, network, addr string) (net.Conn,
 func (c Connection) dial(ctx context.Context, network, addr string) (*tls.Conn, error) {
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}, Config: c.tlsConfig(addr)}
 	conn, err := d.DialContext(ctx, network, addr)
-	if err != nil {
+	switch {
+	case err != nil && c.RequireHybrid && dialKind(err) == ErrTLS:
+		return nil, fmt.Errorf("%w (only %s was offered)", err, tls.X25519MLKEM768)
+	case err != nil:
 		return nil, err
 	}
 	return conn.(*tls.Conn), nil

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -89,7 +90,7 @@ func memberError(member, command string, err error) *MemberError {
 	var dial *dialError
 	switch {
 	case errors.As(err, &dial):
-		e.Kind, e.Err = dialKind(dial.err), dial.err
+		e.Kind = dialKind(dial.err)
 	case errors.As(err, &reply):
 		e.Kind = replyKind(reply.Error())
 		if e.Kind == ErrPermission {
@@ -99,6 +100,12 @@ func memberError(member, command string, err error) *MemberError {
 		e.Kind = ErrUnreachable
 	}
 	return e
+}
+
+// ended says whether a connection that there was is no more.
+func ended(err error) bool {
+	var dial *dialError
+	return !errors.As(err, &dial) && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
 }
 
 func replyKind(reply string) error {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -59,7 +60,11 @@ func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, m 
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 			defer cancel()
-			failed[i] = do(ctx, i, m)
+			// The pool's connections may all have ended with the server's last life;
+			// that shows when they are used. All that is done here may be done twice.
+			for try := 0; try <= poolSize && (try == 0 || ended(failed[i])); try++ {
+				failed[i] = do(ctx, i, m)
+			}
 		})
 	}
 	all.Wait()
@@ -107,8 +112,10 @@ func (m member) read(ctx context.Context, key string) (Document, error) {
 	switch {
 	case err != nil && left.Err() != nil:
 		return Document{}, memberError(m.name, "PTTL "+key, left.Err())
-	case err != nil:
+	case err != nil && value.Err() != nil:
 		return Document{}, m.valueError(key, value.Err())
+	case err != nil: // not even asked
+		return Document{}, memberError(m.name, "connecting", err)
 	case left.Val() == -2: // nothing is there
 		return Document{}, &MemberError{Member: m.name, Kind: ErrNotFound}
 	}
@@ -153,7 +160,7 @@ func (s *Store) Publish(ctx context.Context, ring string, d Document) error {
 }
 
 // attempts is how often a write is tried that another overtakes.
-const attempts = 10
+const attempts = 8
 
 func (m member) publish(ctx context.Context, key string, value []byte, d Document) error {
 	var command string
@@ -168,21 +175,29 @@ func (m member) publish(ctx context.Context, key string, value []byte, d Documen
 			return &MemberError{m.name, ErrNewer, &NewerError{there}}
 		}
 		command = "MULTI, SET, PUBLISH, EXEC"
-		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		queued, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Set(ctx, key, value, d.ExpiresIn)
 			if stored != string(value) {
 				p.Publish(ctx, key, d.Epoch)
 			}
 			return nil
 		})
+		if redis.HasErrorPrefix(err, "EXECABORT") { // one of these says why
+			for _, q := range queued {
+				if q.Err() != nil && !redis.HasErrorPrefix(q.Err(), "EXECABORT") {
+					return q.Err()
+				}
+			}
+		}
 		return err
 	}
 	var err error
-	for range attempts {
+	for i := range attempts {
 		command = "WATCH"
 		if err = m.client.Watch(ctx, write, key); !errors.Is(err, redis.TxFailedErr) {
 			break
 		}
+		time.Sleep(rand.N(time.Millisecond << i)) // who overtook is not met again
 	}
 	if err != nil {
 		return memberError(m.name, command+" "+key, err)

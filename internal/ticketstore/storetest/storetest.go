@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -42,6 +43,8 @@ type Server struct {
 	port        int
 	extra       []string // lines of configuration
 	arguments   []string
+	environment []string
+	listens     bool // is all that is waited for
 	process     *exec.Cmd
 	admin       *redis.Client
 }
@@ -58,6 +61,14 @@ func Config(lines ...string) Option {
 func Arguments(words ...string) Option {
 	return func(s *Server) { s.arguments = append(s.arguments, words...) }
 }
+
+// Environment adds variables, as NAME=VALUE.
+func Environment(variables ...string) Option {
+	return func(s *Server) { s.environment = append(s.environment, variables...) }
+}
+
+// UntilItListens is for a server that does not answer as it should.
+func UntilItListens(s *Server) { s.listens = true }
 
 // Start one server. The test is skipped where the image's root file system is
 // not built.
@@ -98,12 +109,7 @@ func (s *Server) prepare() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	s.port = freePort(s.t)
 	data[embedded.KeyUsers] = append(data[embedded.KeyUsers], "user "+admin+" reset on nopass ~* &* +@all\n"...)
 	data[embedded.KeyConfig] = []byte(embedded.Config(s.dir, s.dir, s.port) + strings.Join(s.extra, "\n") + "\n")
 	for _, name := range embedded.ServerFiles() {
@@ -115,6 +121,23 @@ func (s *Server) prepare() {
 		PoolSize: 1, MaxRetries: 3, TLSConfig: s.TLS()})
 }
 
+// freePort is none of those that the system gives to clients: one of them could
+// take it while a server is down.
+func freePort(t testing.TB) int {
+	t.Helper()
+	var err error
+	for range 100 {
+		port := 20000 + rand.N(12000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatalf("no free port: %v", err)
+	return 0
+}
+
 // TLS is how a client of the server may be configured.
 func (s *Server) TLS() *tls.Config {
 	pool := x509.NewCertPool()
@@ -122,16 +145,29 @@ func (s *Server) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: host}
 }
 
+// program of the image, run with the image's libraries.
+func program(ctx context.Context, path string, arguments ...string) *exec.Cmd {
+	root := os.Getenv(Variable)
+	loader := []string{"--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"), filepath.Join(root, path)}
+	return exec.CommandContext(ctx, filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), append(loader, arguments...)...)
+}
+
+// Probe runs what the kubelet does to find out whether a server answers.
+func (s *Server) Probe(ctx context.Context) (string, error) {
+	command := embedded.ProbeCommand(s.dir, s.port)
+	out, err := program(ctx, command[0], command[1:]...).CombinedOutput()
+	return string(out), err
+}
+
 func (s *Server) launch() {
 	s.t.Helper()
-	root := os.Getenv(Variable)
-	arguments := []string{"--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"), filepath.Join(root, "usr/bin/valkey-server"), filepath.Join(s.dir, embedded.KeyConfig)}
-	s.process = exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), append(arguments, s.arguments...)...)
+	s.process = program(context.Background(), embedded.ServerCommand()[0], append([]string{filepath.Join(s.dir, embedded.KeyConfig)}, s.arguments...)...)
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer log.Close()
+	s.process.Env = append(os.Environ(), s.environment...)
 	s.process.Stdout, s.process.Stderr = log, log
 	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.process.Start(); err != nil {
@@ -149,8 +185,15 @@ func (s *Server) launch() {
 
 func (s *Server) log() string { return filepath.Join(s.dir, "log") }
 
-// ping as the pod's probe does.
+// ping says whether the server is ready.
 func (s *Server) ping() error {
+	if s.listens {
+		conn, err := net.Dial("tcp", s.Address())
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
 	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Second}, Config: s.TLS()}).Dial("tcp", s.Address())
 	if err != nil {
 		return err
@@ -185,6 +228,9 @@ func Connection(role embedded.Role, members ...*Server) ticketstore.Connection {
 	}
 	return c
 }
+
+// Admin is a client that may do everything. It ends with the test.
+func (s *Server) Admin() *redis.Client { return s.admin }
 
 // Do a command as a user that may do everything.
 func (s *Server) Do(words ...any) any {
