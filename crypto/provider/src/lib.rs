@@ -4,7 +4,7 @@
 //! OpenSSL enters through [`OSSL_provider_init`], which hands it the tables of [`provider`]; each operation has a module
 //! of entry points (`keymgmt`, `kem`, `signature`, `encoder`, `decoder`, `capabilities`), thin and unsafe, over the safe
 //! [`key`], which puts the halves of an algorithm together: `classical` through libcrypto, and `primitives`. The standard
-//! algorithms, which OpenSSL has too, are in [`standard`]: faster, and served to those who ask for them.
+//! algorithms, which OpenSSL has too, are in [`standard`], divided likewise: faster, and served to those who ask for them.
 
 pub mod algorithm;
 mod capabilities;

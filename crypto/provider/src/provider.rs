@@ -121,7 +121,7 @@ impl Provider {
             self.decoder.push(entry(r, private_input, decoder::PRIVATE_FUNCTIONS[i]));
             self.decoder.push(entry(r, public_input, decoder::PUBLIC_FUNCTIONS[i]));
         }
-        for (s, &functions) in standard::ALGORITHMS.iter().zip(&standard::KEYMGMT) {
+        for (s, &functions) in standard::ALGORITHMS.iter().zip(&standard::keymgmt::FUNCTIONS) {
             let entry = |implementation: &'static [Dispatch]| AlgorithmEntry {
                 names: s.names.as_ptr(),
                 properties: plain,
@@ -130,8 +130,8 @@ impl Provider {
             };
             self.keymgmt.push(entry(functions));
             match s.is_signature() {
-                true => self.signature.push(entry(&standard::SIGNATURE)),
-                false => self.kem.push(entry(&standard::KEM)),
+                true => self.signature.push(entry(&standard::signature::FUNCTIONS)),
+                false => self.kem.push(entry(&standard::kem::FUNCTIONS)),
             }
         }
         for table in [&mut self.keymgmt, &mut self.kem, &mut self.signature, &mut self.encoder, &mut self.decoder] {
