@@ -21,9 +21,11 @@ import (
 const toolchainStage = "toolchain"
 
 // testTools are added to that stage here, for the rest of the workspace, tests and linters, and the folders that cargo sees.
+// Of the many processors of qemu-user one is needed.
 const testTools = `
 FROM ` + toolchainStage + ` AS tests
-RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl pkg-config rust-clippy rustfmt valgrind
+RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl pkg-config qemu-user rust-clippy rustfmt valgrind && \
+    find /usr/bin -name 'qemu-*' ! -name qemu-x86_64 -delete
 RUN mkdir -p /cargo /out /src /target
 `
 

@@ -78,7 +78,10 @@ fn a_query_decides_whose_serve() {
 
 /// A folder with a self-signed certificate of each ML-DSA.
 fn prepared() -> Dir {
-    let dir = Dir::new();
+    prepare(Dir::new())
+}
+
+fn prepare(dir: Dir) -> Dir {
     for n in [44, 65, 87] {
         dir.openssl(&format!("req -x509 -newkey ML-DSA-{n} -nodes -keyout {n}.key -out {n}.crt -subj /CN=localhost"))
             .ok();
@@ -91,16 +94,14 @@ fn groups() -> impl Iterator<Item = &'static str> {
 }
 
 /// Either side may be OpenSSL's alone: what goes over the wire is the same.
-#[test]
-fn both_implementations_shake_hands() {
-    let dir = prepared();
+fn shake_hands(dir: &Dir) {
     for n in [44, 65, 87] {
         for (server, client) in [("-propquery ?provider=oqsprovider", ""), ("", "-propquery ?provider=oqsprovider")] {
             let list = groups().collect::<Vec<_>>().join(":");
-            let server = Server::start(&dir, &format!("-cert {n}.crt -key {n}.key -groups {list} {server}"));
+            let server = Server::start(dir, &format!("-cert {n}.crt -key {n}.key -groups {list} {server}"));
             for group in groups() {
                 server
-                    .request(&dir, &format!("-groups {group} -CAfile {n}.crt -verify_return_error {client}"))
+                    .request(dir, &format!("-groups {group} -CAfile {n}.crt -verify_return_error {client}"))
                     .shows(&format!("Negotiated TLS1.3 group: {group}\n"))
                     .shows(&format!("Peer signature type: mldsa{n}\n"))
                     .shows("Verification: OK")
@@ -108,6 +109,17 @@ fn both_implementations_shake_hands() {
             }
         }
     }
+}
+
+#[test]
+fn both_implementations_shake_hands() {
+    shake_hands(&prepared());
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn both_implementations_shake_hands_on_a_processor_without_avx() {
+    shake_hands(&prepare(Dir::on_nehalem()));
 }
 
 #[test]

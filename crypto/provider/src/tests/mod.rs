@@ -9,3 +9,5 @@ mod signature;
 mod stack_use;
 mod support;
 mod table;
+#[cfg(target_arch = "x86_64")]
+mod without_avx;

@@ -40,7 +40,10 @@ pub fn module() -> &'static Path {
 }
 
 /// A directory of a test's own, gone with it.
-pub struct Dir(PathBuf);
+pub struct Dir {
+    path: PathBuf,
+    on_nehalem: bool,
+}
 
 impl Dir {
     /// With the module, and a configuration that loads it beside OpenSSL's own provider.
@@ -51,15 +54,23 @@ impl Dir {
         fs::create_dir_all(&path).unwrap();
         symlink(module(), path.join("oqsprovider.so")).unwrap();
         fs::write(path.join("openssl.cnf"), CONFIGURATION).unwrap();
-        Dir(path)
+        Dir { path, on_nehalem: false }
+    }
+
+    /// The same, for commands on a processor without AVX: one of 2008, with SSE 4.2. An instruction that it has not ends
+    /// them.
+    pub fn on_nehalem() -> Dir {
+        let mut dir = Dir::new();
+        dir.on_nehalem = true;
+        dir
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     pub fn read(&self, file: &str) -> Vec<u8> {
-        fs::read(self.0.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+        fs::read(self.path.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
     }
 
     pub fn text(&self, file: &str) -> String {
@@ -67,18 +78,25 @@ impl Dir {
     }
 
     pub fn write(&self, file: &str, content: impl AsRef<[u8]>) {
-        fs::write(self.0.join(file), content).unwrap()
+        fs::write(self.path.join(file), content).unwrap()
     }
 
     /// A command line, split at spaces.
     pub fn command(&self, line: &str) -> Command {
-        let words = line.split_whitespace();
+        let mut words = line.split_whitespace();
         let mut command = Command::new("timeout");
-        command.arg("120").args(words).current_dir(&self.0);
+        command.arg("120");
+        if self.on_nehalem {
+            let program = words.next().unwrap();
+            let folders = env::var_os("PATH").unwrap();
+            let found = env::split_paths(&folders).map(|f| f.join(program)).find(|p| p.is_file()).expect(program);
+            command.args(["qemu-x86_64", "-cpu", "Nehalem"]).arg(found);
+        }
+        command.args(words).current_dir(&self.path);
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OQS_")) {
             command.env_remove(name);
         }
-        command.env("OPENSSL_MODULES", &self.0).env("OPENSSL_CONF", self.0.join("openssl.cnf"));
+        command.env("OPENSSL_MODULES", &self.path).env("OPENSSL_CONF", self.path.join("openssl.cnf"));
         command
     }
 
@@ -96,7 +114,7 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         if !thread::panicking() {
-            let _ = fs::remove_dir_all(&self.0);
+            let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
