@@ -22,6 +22,8 @@ type summary struct {
 	Seconds                                        float64
 	ByClass, ByGroup, ByAlgorithm, BySerial, ByPod map[string]int
 	HandshakeP50Ms, HandshakeP99Ms, HandshakeMaxMs float64
+	Returning, Resumed                             int
+	Tickets                                        map[string]map[string]struct{ Returning, Resumed int }
 	Failures                                       []struct {
 		Time         time.Time
 		Class, Error string
@@ -48,14 +50,26 @@ type loader struct {
 // startLoad lets Go 1.27's client connect at a rate (connections a second) until stop, and at least so many times.
 func (n namespace) startLoad(r request, rate float64, atLeast int) *loader {
 	n.Helper()
+	return n.startProbe(r, "-n", fmt.Sprint(atLeast), "-rate", fmt.Sprint(rate), "-c", "64", r.address)
+}
+
+// startReturning lets so many clients connect at a rate until stop, each with the session ticket of its last connection,
+// each time to one of the addresses, whichever.
+func (n namespace) startReturning(r request, clients int, rate float64, addresses ...string) *loader {
+	n.Helper()
+	return n.startProbe(r, append([]string{"-resume", "-rate", fmt.Sprint(rate), "-c", fmt.Sprint(clients)}, addresses...)...)
+}
+
+func (n namespace) startProbe(r request, arguments ...string) *loader {
+	n.Helper()
 	in, end := io.Pipe()
 	l := &loader{end: func() { end.Close() }, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(n.Context())
 	n.Cleanup(cancel)
 	go func() {
 		defer close(l.done)
-		out, err := execIn(ctx, clientsNamespace, trixie, "client", in, "qtls-probe-go1.27", "-ca", r.ca, "-sni", r.name, "-http", r.target(),
-			"-n", fmt.Sprint(atLeast), "-until-stdin-closes", "-rate", fmt.Sprint(rate), "-c", "64", "-timeout", r.patienceOr5s().String(), r.address)
+		command := []string{"qtls-probe-go1.27", "-ca", r.ca, "-sni", r.name, "-http", r.target(), "-until-stdin-closes", "-timeout", r.patienceOr5s().String()}
+		out, err := execIn(ctx, clientsNamespace, trixie, "client", in, append(command, arguments...)...)
 		if err == nil {
 			if err = json.Unmarshal([]byte(out.stdout), &l.summary); err != nil {
 				err = fmt.Errorf("%w: %s%s", err, out.stdout, out.stderr)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -81,10 +82,10 @@ func load(ctx context.Context, o options, in io.Reader) Summary {
 	}()
 	results := make(chan Result)
 	var workers sync.WaitGroup
-	for n := range o.concurrency {
+	for range o.concurrency {
 		workers.Go(func() {
 			if o.resume {
-				comeBack(ctx, o, n, turns, results)
+				comeBack(ctx, o, turns, results)
 				return
 			}
 			for range turns {
@@ -97,15 +98,13 @@ func load(ctx context.Context, o options, in io.Reader) Summary {
 }
 
 // comeBack is one client: each connection brings the ticket of the one before, if that gave any.
-func comeBack(ctx context.Context, o options, first int, turns <-chan struct{}, results chan<- Result) {
+func comeBack(ctx context.Context, o options, turns <-chan struct{}, results chan<- Result) {
 	tickets := &wallet{}
 	o.config = o.config.Clone()
 	o.config.ClientSessionCache = tickets
 	issuer := ""
-	i := first
 	for range turns {
-		address := o.addresses[i%len(o.addresses)]
-		i++
+		address := o.addresses[rand.IntN(len(o.addresses))] // as a load balancer does
 		had := tickets.holds()
 		r := attempt(context.WithoutCancel(ctx), o, address)
 		if had {

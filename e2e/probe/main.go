@@ -4,7 +4,7 @@
 //
 //	probe -ca ca.pem -sni web.example -http / 10.96.0.7:443          one connection
 //	probe -ca ca.pem -sni web.example -http / -n 10000 -c 8 ADDR      many, each a new one, none tried again
-//	probe -ca ca.pem -sni web.example -http / -n 1000 -c 8 -resume A B   many, of 8 clients that come back, to A and B by turns
+//	probe -ca ca.pem -sni web.example -http / -n 1000 -c 8 -resume A B   many, of 8 clients that come back, to A or B
 //	probe -ca ca.pem -sni web.example -watch 10ms ADDR...             a line whenever the certificate changes
 //	probe -observe 127.0.0.1:4433                                     not a client: says what the next client's hello offers
 //	probe -relay 127.0.0.1:4433 -segment 1 ADDR                       not a client: passes another's connection on in pieces
@@ -125,7 +125,7 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.untilStdin, "until-stdin-closes", false, "make connections until standard input ends, and at least -n")
 	flags.IntVar(&o.concurrency, "c", 1, "connections at a time")
 	flags.Float64Var(&o.rate, "rate", 0, "greatest number of connections a second (0: no bound)")
-	flags.BoolVar(&o.resume, "resume", false, "let each of the -c clients come back with the session ticket of its last connection, to one address after the other")
+	flags.BoolVar(&o.resume, "resume", false, "let each of the -c clients come back with the session ticket of its last connection, to one of the addresses, whichever")
 	flags.DurationVar(&o.watch, "watch", 0, "connect to each address at this interval and print a line whenever the certificate is another")
 	flags.StringVar(&o.observe, "observe", "", "accept one connection at this address and print what its ClientHello offers")
 	flags.StringVar(&o.relay, "relay", "", "accept one connection at this address and pass it on, in the pieces that the other options say")
