@@ -408,9 +408,9 @@ type SessionResumption struct {
 	RotationPeriod *metav1.Duration `json:"rotationPeriod,omitempty"`
 	// ring names keys that are shared with other gateways of this namespace
 	// that name them too and have the same policy: a client of one resumes on
-	// another, where a listener of the same name, host names and client
-	// authentication takes it. Gateways that share keys can pretend to be each
-	// other to clients that resume. Default: keys of the gateway's own.
+	// another, where a listener of the same name and client authentication takes
+	// it. Gateways that share keys can pretend to be each other to clients that
+	// resume. Default: keys of the gateway's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`

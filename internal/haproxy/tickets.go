@@ -27,14 +27,15 @@ func (r *renderer) tickets(l listener) []string {
 }
 
 // ticketScope is different where a session of one listener must not be resumed
-// on another, also of another gateway that shares the ring: by its name, by the
-// names that it is, and by whom it asks of clients to be.
+// on another, also of another gateway that shares the ring: by the listener's
+// name, and by whom it asks its clients to be. Its host names are not in it: a
+// name that it has no more is refused by itself, and one that is added is no
+// reason for a full handshake of everybody.
 func ticketScope(l model.Listener) string {
 	scope := struct {
-		Name      string
-		Hostnames []model.Hostname
-		Client    *model.ClientAuthentication
-	}{l.Name, l.Hostnames, nil}
+		Name   string
+		Client *model.ClientAuthentication
+	}{Name: l.Name}
 	if a := l.ClientAuthentication; a != nil {
 		scope.Client = &model.ClientAuthentication{Required: a.Required, CAs: a.CAs}
 	}
