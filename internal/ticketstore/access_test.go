@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -222,7 +223,7 @@ func TestServersWithoutTLS13AreRefused(t *testing.T) {
 		is(t, err, ticketstore.ErrUnreachable, c)
 	})
 	t.Run("a server that says nothing", func(t *testing.T) {
-		c := listen(t, func(net.Conn) {})
+		c := listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 		began := time.Now()
 		_, err := open(t, c).Read(t.Context(), ring)
 		is(t, err, ticketstore.ErrUnreachable, c)

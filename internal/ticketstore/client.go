@@ -85,7 +85,7 @@ func (c Connection) dial(ctx context.Context, network, addr string) (*tls.Conn, 
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}, Config: c.tlsConfig(addr)}
 	conn, err := d.DialContext(ctx, network, addr)
 	switch {
-	case err != nil && c.RequireHybrid && dialKind(err) == ErrTLS:
+	case err != nil && c.RequireHybrid && strings.HasSuffix(err.Error(), "handshake failure"): // the alert
 		return nil, fmt.Errorf("%w (only %s was offered)", err, tls.X25519MLKEM768)
 	case err != nil:
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -53,7 +54,14 @@ func (e *MemberError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("%s: %v", e.Member, e.Kind)
 	}
-	return fmt.Sprintf("%s: %v: %v", e.Member, e.Kind, e.Err)
+	// The client joins what each sentinel said, mostly the same.
+	var said []string
+	for line := range strings.Lines(e.Err.Error()) {
+		if line = strings.TrimSpace(line); !slices.ContainsFunc(said, func(s string) bool { return strings.HasSuffix(s, line) }) {
+			said = append(said, line)
+		}
+	}
+	return fmt.Sprintf("%s: %v: %s", e.Member, e.Kind, strings.Join(said, ", "))
 }
 
 // Unwrap gives kind and cause.
@@ -63,6 +71,19 @@ func (e *MemberError) Unwrap() []error {
 	}
 	return []error{e.Kind, e.Err}
 }
+
+// memberErrors are those of several members, on one line.
+type memberErrors []error
+
+func (m memberErrors) Error() string {
+	var all []string
+	for _, err := range m {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (m memberErrors) Unwrap() []error { return m }
 
 // NewerError is in what Publish returns for a member that has a newer ring.
 type NewerError struct {
@@ -89,6 +110,8 @@ func memberError(member, command string, err error) *MemberError {
 	var reply redis.Error
 	var dial *dialError
 	switch {
+	case errors.Is(err, redis.Nil): // nothing else that is asked for can be nil
+		e.Kind, e.Err = ErrUnreachable, errors.New("its sentinels know of no such primary")
 	case errors.As(err, &dial):
 		e.Kind = dialKind(dial.err)
 	case errors.As(err, &reply):
@@ -130,13 +153,12 @@ func dialKind(err error) error {
 		unknown      x509.UnknownAuthorityError
 		host         x509.HostnameError
 		record       tls.RecordHeaderError
-		alert        tls.AlertError
 		operation    *net.OpError
 	)
 	switch {
 	case errors.As(err, &verification), errors.As(err, &invalid), errors.As(err, &unknown), errors.As(err, &host):
 		return ErrCertificate
-	case errors.As(err, &record), errors.As(err, &alert):
+	case errors.As(err, &record):
 		return ErrTLS
 	case errors.As(err, &operation) && (operation.Op == "remote error" || operation.Op == "local error"):
 		return ErrTLS // that is how crypto/tls wraps alerts

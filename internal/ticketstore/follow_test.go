@@ -3,6 +3,7 @@ package ticketstore_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -153,6 +154,19 @@ func TestAFollowerOfAServerThatIsNotThereWaits(t *testing.T) {
 	f.sleeps("a wrong password")
 	f.end()
 	follow(t, agent).end() // no ring at all
+}
+
+// TestMain also looks for goroutines that any test has left: of each mode.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	var left []string
+	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if left = stacks(); len(left) == 0 {
+			os.Exit(code)
+		}
+	}
+	fmt.Printf("%d goroutines are left when everything is closed:\n%s\n", len(left), strings.Join(left, "\n\n"))
+	os.Exit(1)
 }
 
 // stacks of this package's and the client's goroutines.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,7 +69,10 @@ func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, m 
 		})
 	}
 	all.Wait()
-	return errors.Join(failed...)
+	if failed = slices.DeleteFunc(failed, func(err error) bool { return err == nil }); len(failed) > 0 {
+		return memberErrors(failed)
+	}
+	return nil
 }
 
 // Read returns the newest document of a ring that any member holds. An error

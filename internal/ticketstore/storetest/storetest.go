@@ -42,6 +42,7 @@ type Server struct {
 	dir         string
 	port        int
 	extra       []string // lines of configuration
+	users       string   // empty: those of an embedded store
 	arguments   []string
 	environment []string
 	listens     bool // is all that is waited for
@@ -60,6 +61,14 @@ func Config(lines ...string) Option {
 // Arguments adds words to the command line.
 func Arguments(words ...string) Option {
 	return func(s *Server) { s.arguments = append(s.arguments, words...) }
+}
+
+// Users replaces the access control list; the probe's user and the tests' own
+// are there in any case.
+func Users(lines ...string) Option {
+	return func(s *Server) {
+		s.users = strings.Join(append(lines, "user probe reset on nopass +ping"), "\n") + "\n"
+	}
 }
 
 // Environment adds variables, as NAME=VALUE.
@@ -90,16 +99,27 @@ func StartMembers(t testing.TB, n int, options ...Option) []*Server {
 	}
 	servers := make([]*Server, n)
 	for i := range servers {
-		s := &Server{t: t, credentials: credentials, dir: t.TempDir()}
-		for _, o := range options {
-			o(s)
-		}
-		s.prepare()
-		s.launch()
-		t.Cleanup(s.end)
-		servers[i] = s
+		servers[i] = start(t, credentials, options)
 	}
 	return servers
+}
+
+// Peer starts another server with the same credentials.
+func (s *Server) Peer(options ...Option) *Server {
+	s.t.Helper()
+	return start(s.t, s.credentials, options)
+}
+
+func start(t testing.TB, credentials *embedded.Credentials, options []Option) *Server {
+	t.Helper()
+	s := &Server{t: t, credentials: credentials, dir: t.TempDir()}
+	for _, o := range options {
+		o(s)
+	}
+	s.prepare()
+	t.Cleanup(s.end)
+	s.launch()
+	return s
 }
 
 // prepare writes the server's files and chooses a port.
@@ -109,7 +129,10 @@ func (s *Server) prepare() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.port = freePort(s.t)
+	s.port = FreePort(s.t)
+	if s.users != "" {
+		data[embedded.KeyUsers] = []byte(s.users)
+	}
 	data[embedded.KeyUsers] = append(data[embedded.KeyUsers], "user "+admin+" reset on nopass ~* &* +@all\n"...)
 	data[embedded.KeyConfig] = []byte(embedded.Config(s.dir, s.dir, s.port) + strings.Join(s.extra, "\n") + "\n")
 	for _, name := range embedded.ServerFiles() {
@@ -121,9 +144,9 @@ func (s *Server) prepare() {
 		PoolSize: 1, MaxRetries: 3, TLSConfig: s.TLS()})
 }
 
-// freePort is none of those that the system gives to clients: one of them could
+// FreePort is none of those that the system gives to clients: one of them could
 // take it while a server is down.
-func freePort(t testing.TB) int {
+func FreePort(t testing.TB) int {
 	t.Helper()
 	var err error
 	for range 100 {
@@ -215,6 +238,12 @@ func (s *Server) ping() error {
 // Address is host:port.
 func (s *Server) Address() string { return fmt.Sprintf("%s:%d", host, s.port) }
 
+// Port of the server.
+func (s *Server) Port() int { return s.port }
+
+// Dir holds the server's files.
+func (s *Server) Dir() string { return s.dir }
+
 // Connection of a role to this server.
 func (s *Server) Connection(role embedded.Role) ticketstore.Connection {
 	return Connection(role, s)
@@ -257,7 +286,7 @@ func (s *Server) Clients(role embedded.Role) int {
 // Stop kills the server; with it goes all that it holds.
 func (s *Server) Stop() {
 	s.t.Helper()
-	if s.process.ProcessState != nil {
+	if s.process == nil || s.process.Process == nil || s.process.ProcessState != nil {
 		return
 	}
 	_ = s.process.Process.Kill()
