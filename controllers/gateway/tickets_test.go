@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/ticketstore"
+)
+
+const ringID = "5f0c9b6f3c1d4e7a8b2d6e9f0a1b2c3d"
+
+// sharing is a gateway of two pods that share the keys of epoch 7.
+func sharing(t *testing.T) (inputs, plan) {
+	t.Helper()
+	in := sound()
+	in.Model.Tickets = &model.Tickets{Ring: ringID, LifetimeSeconds: 60, RotationSeconds: 60}
+	p := publish(t, &in)
+	for _, name := range []string{"web-1", "web-2"} {
+		in.add(name, true, &dataplane.Status{Running: p.Assignment.Stable, Tickets: &dataplane.TicketStatus{Ring: ringID, Epoch: 7}})
+	}
+	in.Resumption.Epochs = map[string]uint64{ringID: 7}
+	return in, p
+}
+
+func TestResumptionIsSaidToBeWhatItIs(t *testing.T) {
+	const meanwhile = "; handshakes do not depend on it, and pods go on with the keys that they have"
+	pod := func(in *inputs, i int) *dataplane.TicketStatus { return in.Observed[i].Status.Tickets }
+	for _, c := range []struct {
+		name   string
+		change func(*inputs)
+		reason string
+		says   string
+	}{
+		{"all share", func(*inputs) {}, v1alpha1.ReasonShared, "clients resume on each of 2 ready pods: they share the gateway's keys"},
+		{"a shared ring", func(in *inputs) { in.Gateway.Spec.SessionResumption.Ring = "blue-green" }, v1alpha1.ReasonShared, `they share the keys of ring "blue-green"`},
+		{"one rotation apart", func(in *inputs) { pod(in, 0).Epoch = 6 }, v1alpha1.ReasonShared, "each of 2 ready pods"},
+		{"two rotations apart", func(in *inputs) { pod(in, 0).Epoch = 5 }, v1alpha1.ReasonProgressing, "pod web-1 has epoch 5 of 7"},
+		{"disabled", func(in *inputs) { in.Gateway.Spec.SessionResumption.Mode = v1alpha1.SessionResumptionDisabled }, v1alpha1.ReasonDisabled, "spec.sessionResumption.mode is Disabled: every handshake is a full one"},
+		{"nothing is terminated", func(in *inputs) { in.Gateway.Spec.Listeners[0].Protocol = v1alpha1.ProtocolTLSPassthrough }, v1alpha1.ReasonNoTerminatedTLS, "no listener terminates TLS"},
+		{"no pods wanted", func(in *inputs) { in.Gateway.Spec.Replicas = ptr.To[int32](0) }, v1alpha1.ReasonNoPods, "spec.replicas is 0"},
+		{"a wrong reference", func(in *inputs) {
+			in.Resumption.Problem = &resolve.Problem{Reason: v1alpha1.ReasonStoreInvalid, Message: "spec.x: wrong; do y"}
+		}, v1alpha1.ReasonStoreInvalid, "spec.x: wrong; do y" + meanwhile},
+		{"an object of somebody else's", func(in *inputs) {
+			in.Resumption.NotApplied = conditions.Stalled(v1alpha1.ReasonNotApplied, "Secret %q exists", "web-redis")
+		}, v1alpha1.ReasonNotApplied, `Secret "web-redis" exists` + meanwhile},
+		{"the store's pods do not start", func(in *inputs) {
+			in.Resumption.Err, in.Resumption.NotReady = ticketstore.ErrUnreachable, "0 of 1 pods are ready"
+		}, v1alpha1.ReasonStoreNotReady, "the ticket store is not ready: 0 of 1 pods are ready" + meanwhile},
+		{"the store is away", func(in *inputs) {
+			in.Resumption.Err = errors.Join(fmt.Errorf("a:1: %w", ticketstore.ErrUnreachable), fmt.Errorf("b:1: %w", ticketstore.ErrUnreachable))
+		}, v1alpha1.ReasonStoreUnreachable, "the operator cannot write to the ticket store: a:1: cannot be reached; b:1: cannot be reached" + meanwhile},
+		{"a wrong password", func(in *inputs) { in.Resumption.Err = fmt.Errorf("a:1: %w", ticketstore.ErrCredentials) },
+			v1alpha1.ReasonStoreRefusesAccess, "the ticket store refuses the operator: a:1: the server refuses the user name or password"},
+		{"the ring is not published yet", func(in *inputs) { in.Resumption.Epochs = nil }, v1alpha1.ReasonProgressing, "the keys are on their way to the ticket store"},
+		{"a pod that cannot read", func(in *inputs) { pod(in, 1).Problem = "the store is away" }, v1alpha1.ReasonStoreUnreachable, "pod web-2: the store is away"},
+		{"a pod with keys of its own", func(in *inputs) { pod(in, 1).Epoch, pod(in, 1).Problem = 0, "the store is away" },
+			v1alpha1.ReasonPodsWithKeysOfOwn, "clients of these pods resume there alone: pod web-2: the store is away"},
+		{"a pod that has just started", func(in *inputs) { pod(in, 1).Epoch = 0 }, v1alpha1.ReasonProgressing, "pod web-2 has keys of its own still"},
+		{"a pod that has not answered", func(in *inputs) { in.Observed[0].Status = nil }, v1alpha1.ReasonProgressing, "pod web-1 has not said which keys it has"},
+		{"a pod of another configuration", func(in *inputs) { pod(in, 0).Ring = "other" }, v1alpha1.ReasonProgressing, "pod web-1 runs another configuration"},
+		{"a pod that is not ready does not count", func(in *inputs) { in.Observed[0].Ready, pod(in, 0).Epoch = false, 0 }, v1alpha1.ReasonShared, "each of 1 ready pods"},
+		{"none is ready", func(in *inputs) { in.Observed[0].Ready, in.Observed[1].Ready = false, false }, v1alpha1.ReasonPodsNotReady, "no pod is ready"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in, p := sharing(t)
+			c.change(&in)
+			status := summarise(in, p, nil, now)
+			got := condition(t, status, v1alpha1.ConditionSessionResumption)
+			if got.Reason != c.reason || !strings.Contains(got.Message, c.says) || (got.Status == "True") != (c.reason == v1alpha1.ReasonShared) {
+				t.Errorf("%s %s: %s\nwant %s: %s", got.Status, got.Reason, got.Message, c.reason, c.says)
+			}
+			if p := condition(t, status, v1alpha1.ConditionProgrammed); in.Observed[0].Status != nil && in.Observed[0].Ready && p.Reason != v1alpha1.ReasonProgrammed && c.reason != v1alpha1.ReasonNoPods {
+				t.Errorf("Programmed depends on it: %s %s", p.Reason, p.Message)
+			}
+		})
+	}
+}
