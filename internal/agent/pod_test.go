@@ -117,19 +117,30 @@ const (
 
 // pod is a gateway pod.
 type pod struct {
-	t       *testing.T
-	api     *apiServer
+	t    *testing.T
+	name string
+	api  *apiServer
+	// network namespace that it is in; nil: the test's.
+	network *network
+	// ahead is by how much its clock is.
+	ahead   time.Duration
 	rootfs  string
 	dir     string // holds what is mounted into both containers
 	agent   *exec.Cmd
 	haproxy *exec.Cmd
 	status  *http.Client
+	health  *http.Client
 	tls     mutualTLS
 }
 
 func newPod(t *testing.T) *pod {
 	t.Helper()
-	p := &pod{t: t, api: newAPIServer(t), rootfs: gatewayRootfs(t), dir: t.TempDir()}
+	return newPodOf(t, newAPIServer(t), podName, nil)
+}
+
+func newPodOf(t *testing.T, api *apiServer, name string, n *network) *pod {
+	t.Helper()
+	p := &pod{t: t, name: name, api: api, network: n, rootfs: gatewayRootfs(t), dir: t.TempDir()}
 	for parent := p.dir; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
 		if err := os.Chmod(parent, 0o755); err != nil {
 			t.Fatal(err)
@@ -149,7 +160,8 @@ func newPod(t *testing.T) *pod {
 	for name, content := range p.tls.agent {
 		p.write("agent-tls/"+name, content)
 	}
-	p.status = &http.Client{Timeout: 40 * time.Second, Transport: &http.Transport{TLSClientConfig: p.tls.operator}}
+	p.status = &http.Client{Timeout: 40 * time.Second, Transport: &http.Transport{TLSClientConfig: p.tls.operator, DialContext: p.network.dial}}
+	p.health = &http.Client{Transport: &http.Transport{DialContext: p.network.dial}}
 	return p
 }
 
@@ -181,21 +193,24 @@ mount --bind "$DIR/agent-tls" "$ROOT/run/agent-tls"
 mount --bind "$DIR/token" "$ROOT/run/secrets/kubernetes.io/serviceaccount"
 mount -t proc proc "$ROOT/proc"
 mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
-exec chroot --userspec=` + fmt.Sprintf("%d:%d", podUser, podUser) + ` "$ROOT" "$@"`
+exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --userspec=` + fmt.Sprintf("%d:%d", podUser, podUser) + ` "$ROOT" "$@"`
 	host, port, err := net.SplitHostPort(p.api.Listener.Addr().String())
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + p.rootfs, "DIR=" + p.dir, "BIN=" + binary,
-		"POD_NAME=" + podName, "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+		"POD_NAME=" + p.name, "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+	if p.ahead != 0 {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("AHEAD=%d", int(p.ahead.Seconds())))
+	}
 	output, err := os.OpenFile(filepath.Join(p.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := p.network.do(cmd.Start); err != nil {
 		p.t.Fatal(err)
 	}
 	output.Close()
@@ -237,7 +252,7 @@ func (p *pod) start() {
 }
 
 func (p *pod) probe(path string) error {
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", mtls.HealthPort, path))
+	response, err := p.health.Get(fmt.Sprintf("http://127.0.0.1:%d%s", mtls.HealthPort, path))
 	if err != nil {
 		return err
 	}
@@ -251,7 +266,7 @@ func (p *pod) probe(path string) error {
 
 func (p *pod) metrics() string {
 	p.t.Helper()
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", mtls.HealthPort))
+	response, err := p.health.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", mtls.HealthPort))
 	if err != nil {
 		p.t.Fatal(err)
 	}
