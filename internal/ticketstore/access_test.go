@@ -238,3 +238,40 @@ func TestServersWithoutTLS13AreRefused(t *testing.T) {
 		is(t, err, ticketstore.ErrUnreachable, c)
 	})
 }
+
+func TestAsManyClientsAsAreLetInFitIntoThePodsMemory(t *testing.T) {
+	const most, limit = 500, 64 << 20
+	server := storetest.Start(t)
+	c := server.Connection(embedded.Agent)
+	subscribe := func() error {
+		conn, err := c.Dial(t.Context(), server.Address())
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { conn.Close() })
+		if _, err := fmt.Fprintf(conn, "AUTH %s %s\r\nSUBSCRIBE %s\r\n", c.Username, c.Password, key); err != nil {
+			return err
+		}
+		answer := make([]byte, 5)
+		if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "+OK\r\n" {
+			return fmt.Errorf("answer %q: %w", answer, err)
+		}
+		return nil
+	}
+	for i := range most - 1 { // the test's own client is one
+		if err := subscribe(); err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
+	if n := server.Clients(embedded.Agent); n != most-1 {
+		t.Fatalf("%d clients, want %d", n, most-1)
+	}
+	memory := server.Memory()
+	t.Logf("%d clients: %.1f MiB", most, float64(memory)/(1<<20))
+	if memory > limit*9/10 {
+		t.Errorf("with %d clients the server takes %d bytes; the pod has %d", most, memory, limit)
+	}
+	if err := subscribe(); err == nil {
+		t.Error("one more is let in")
+	}
+}

@@ -116,7 +116,7 @@ func memberError(member, command string, err error) *MemberError {
 		e.Kind = dialKind(dial.err)
 	case errors.As(err, &reply):
 		e.Kind = replyKind(reply.Error())
-		if e.Kind == ErrPermission {
+		if errors.Is(e.Kind, ErrPermission) {
 			e.Err = fmt.Errorf("%s: %w", command, err)
 		}
 	default:

@@ -81,8 +81,9 @@ func New(hosts []string, now time.Time) (*Credentials, error) {
 
 func (c *Credentials) issueServer(hosts []string, now time.Time) (err error) {
 	c.server, err = issue(&x509.Certificate{
-		DNSNames: hosts, NotAfter: now.Add(serverLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: hosts, NotAfter: now.Add(serverLife), KeyUsage: x509.KeyUsageDigitalSignature,
+		// A replica is a client of its primary, with the same certificate.
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, c.authority, now)
 	return err
 }

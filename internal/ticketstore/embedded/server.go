@@ -59,7 +59,8 @@ appendonly no
 databases 1
 maxmemory 8mb
 maxmemory-policy noeviction
-maxclients 1000
+# Some 70 KiB each, for TLS: together they fit into the pod's 64 MiB. An agent has two or three.
+maxclients 500
 tcp-keepalive 60
 loglevel notice
 `, files, data, port, KeyCertificate, KeyPrivateKey, KeyAuthority, KeyUsers)

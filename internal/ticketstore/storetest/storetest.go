@@ -283,6 +283,23 @@ func (s *Server) Clients(role embedded.Role) int {
 	return strings.Count(s.Do("CLIENT", "LIST").(string), " user="+string(role)+" ")
 }
 
+// Memory is the server's resident set in bytes.
+func (s *Server) Memory() int {
+	s.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.Process.Pid))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib int
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	s.t.Fatalf("no VmRSS in:\n%s", status)
+	return 0
+}
+
 // Stop kills the server; with it goes all that it holds.
 func (s *Server) Stop() {
 	s.t.Helper()
