@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
@@ -260,6 +262,34 @@ func (p *pair) resumeEachOther(want bool) {
 	}
 }
 
+// holds checks that HAProxy has the ring's keys, for each scope its own, and
+// would have them if it started now.
+func (p *pair) holds(pod *pod) error {
+	r := render(p.t, p.gateway())
+	if len(r.Tickets.Files) == 0 {
+		p.t.Fatal("no listener has tickets")
+	}
+	for _, f := range r.Tickets.Files {
+		want := p.ring.For(f.Scope)
+		file := haproxy.TicketFile(f.Name)
+		has, err := pod.admin().TicketKeys(p.t.Context(), file)
+		if err != nil {
+			return err
+		}
+		if has != want.Keys {
+			return fmt.Errorf("%s: HAProxy has other keys of %s", pod.name, file)
+		}
+		content, err := os.ReadFile(filepath.Join(pod.dir, "run", currentLink, file))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(content, want.File()) {
+			return fmt.Errorf("%s: %s holds other keys", pod.name, file)
+		}
+	}
+	return nil
+}
+
 func TestSessionsResumeOnEveryReplica(t *testing.T) {
 	const visits = 200
 	resumedBy := func(p *pod) (n float64) {
@@ -343,6 +373,11 @@ func TestATicketLivesThroughOneRotation(t *testing.T) {
 	}
 	load.end(t, "two rotations")
 	p.resumeEachOther(true)
+	for _, pod := range p.pods() {
+		if err := p.holds(pod); err != nil {
+			t.Error(err)
+		}
+	}
 	if got := p.metric("qtls_agent_ticket_rotations_total"); got != 2 {
 		t.Errorf("%v changes of the keys are counted", got)
 	}
@@ -469,6 +504,9 @@ func TestKeysOutliveProcesses(t *testing.T) {
 		if s, _ := p.getStatus(0, 0); s.Tickets == nil || s.Tickets.Epoch != p.ring.Epoch {
 			t.Errorf("%s: %+v", what, s.Tickets)
 		}
+		if err := p.holds(p.pod); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	if err := p.master().Reload(t.Context()); err != nil {
 		t.Fatal(err)
@@ -495,6 +533,16 @@ func TestKeysOutliveProcesses(t *testing.T) {
 	p.publish()
 	p.runs(target)
 	keeps("another configuration")
+	// An agent that ended in mid-rotation leaves HAProxy with keys of its own.
+	p.kill(p.agent)
+	if err := p.admin().PushTicketKey(t.Context(), haproxy.TicketFile("classic"), tickets.NewKey()); err != nil {
+		t.Fatal(err)
+	}
+	if p.holds(p.pod) == nil {
+		t.Error("a key that was pushed is not there")
+	}
+	p.startAgent()
+	p.eventually("the keys are as they should be", func() error { return p.holds(p.pod) })
 	// What changed while no agent ran is made good.
 	p.kill(p.agent)
 	p.store.Restart()
