@@ -83,6 +83,15 @@ spec:
   sessionResumption:
     store: {embedded: {highAvailability: true, resources: {claims: [{name: a}]}}}
 `,
+	"QTLSGateway/redis-operator": `
+spec:
+  listeners:
+  - {name: https, port: 443, protocol: HTTPS, certificateRefs: [{name: web}], backends: [{name: app, port: http}]}
+  sessionResumption:
+    store:
+      type: RedisOperator
+      redisOperator: {kind: RedisReplication, clusterSize: 3, image: "redis:1", resources: {claims: [{name: a}]}, sentinel: {size: 3, image: "sentinel:1"}}
+`,
 	"QTLSPolicy": `
 spec:
   description: A policy.

@@ -62,14 +62,16 @@ const (
 	ReasonNotApplied            = "NotApplied"
 
 	// QTLSGateway: SessionResumption.
-	ReasonShared             = "Shared"
-	ReasonDisabled           = "Disabled"
-	ReasonNoTerminatedTLS    = "NoTerminatedTLS"
-	ReasonStoreInvalid       = "StoreInvalid"
-	ReasonStoreNotReady      = "StoreNotReady"
-	ReasonStoreUnreachable   = "StoreUnreachable"
-	ReasonStoreRefusesAccess = "StoreRefusesAccess"
-	ReasonPodsWithKeysOfOwn  = "PodsWithKeysOfTheirOwn"
+	ReasonShared          = "Shared"
+	ReasonDisabled        = "Disabled"
+	ReasonNoTerminatedTLS = "NoTerminatedTLS"
+	ReasonStoreInvalid    = "StoreInvalid"
+	ReasonStoreNotReady   = "StoreNotReady"
+	// ReasonStoreKindNotInstalled: the Redis Operator's kinds are not there.
+	ReasonStoreKindNotInstalled = "StoreKindNotInstalled"
+	ReasonStoreUnreachable      = "StoreUnreachable"
+	ReasonStoreRefusesAccess    = "StoreRefusesAccess"
+	ReasonPodsWithKeysOfOwn     = "PodsWithKeysOfTheirOwn"
 
 	// PQCCertificate.
 	ReasonIssued              = "Issued"

@@ -422,13 +422,16 @@ type SessionResumption struct {
 }
 
 // TicketStoreType says who runs the store.
-// +kubebuilder:validation:Enum=Embedded;External
+// +kubebuilder:validation:Enum=Embedded;RedisOperator;External
 type TicketStoreType string
 
 const (
 	// TicketStoreEmbedded is a small Redis of the gateway's own, which the
 	// operator runs.
 	TicketStoreEmbedded TicketStoreType = "Embedded"
+	// TicketStoreRedisOperator is one of the gateway's own too, which the Redis
+	// Operator (OT-CONTAINER-KIT/redis-operator) runs.
+	TicketStoreRedisOperator TicketStoreType = "RedisOperator"
 	// TicketStoreExternal is one that exists already.
 	TicketStoreExternal TicketStoreType = "External"
 )
@@ -436,15 +439,19 @@ const (
 // TicketStore is a Redis (or Valkey), through which the replicas share keys.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.embedded) ? self.type == 'Embedded' : true",message="embedded: only with type Embedded"
+// +kubebuilder:validation:XValidation:rule="has(self.redisOperator) ? self.type == 'RedisOperator' : true",message="redisOperator: only with type RedisOperator"
 // +kubebuilder:validation:XValidation:rule="self.type == 'External' ? has(self.external) : !has(self.external)",message="external: needed with type External, and only there"
 type TicketStore struct {
-	// type: Embedded, or External.
+	// type: Embedded, RedisOperator, or External.
 	// +optional
 	// +kubebuilder:default=Embedded
 	Type TicketStoreType `json:"type,omitempty"`
 	// embedded shapes a store of type Embedded.
 	// +optional
 	Embedded *EmbeddedStore `json:"embedded,omitempty"`
+	// redisOperator shapes a store of type RedisOperator.
+	// +optional
+	RedisOperator *RedisOperatorStore `json:"redisOperator,omitempty"`
 	// external says where a store of type External is.
 	// +optional
 	External *ExternalStore `json:"external,omitempty"`
@@ -461,6 +468,70 @@ type EmbeddedStore struct {
 	// a limit of 64Mi memory.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// RedisOperatorKind is a kind of the Redis Operator's.
+// +kubebuilder:validation:Enum=RedisReplication;RedisCluster
+type RedisOperatorKind string
+
+const (
+	// RedisOperatorReplication is a primary with replicas.
+	RedisOperatorReplication RedisOperatorKind = "RedisReplication"
+	// RedisOperatorCluster is a Redis Cluster.
+	RedisOperatorCluster RedisOperatorKind = "RedisCluster"
+)
+
+// RedisOperatorStore is an object of the Redis Operator's group
+// redis.redis.opstreelabs.in/v1beta2, which has to be installed. Its servers
+// have TLS, a user for the operator and one for the gateway's pods, the
+// gateway's nodeSelector and tolerations, and write nothing to any disk.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.sentinel) || !has(self.kind) || self.kind == 'RedisReplication'",message="sentinel: only with kind RedisReplication; a RedisCluster chooses its primaries itself"
+// +kubebuilder:validation:XValidation:rule="!has(self.kind) || self.kind != 'RedisCluster' || !has(self.clusterSize) || self.clusterSize >= 3",message="clusterSize: at least 3 with kind RedisCluster, of which a majority has to be up"
+type RedisOperatorStore struct {
+	// kind of the object: RedisReplication, a primary with replicas, is enough
+	// for a kilobyte. RedisCluster is for where nothing else may be made.
+	// +optional
+	// +kubebuilder:default=RedisReplication
+	Kind RedisOperatorKind `json:"kind,omitempty"`
+	// clusterSize is the number of servers of a RedisReplication, or that of the
+	// leaders of a RedisCluster, each of which has a follower.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	ClusterSize *int32 `json:"clusterSize,omitempty"`
+	// image of the servers: one made for the Redis Operator, of Redis 7 or later.
+	// Default: `quay.io/opstree/redis:v8.6.2`.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._/:@+-]+$`
+	Image string `json:"image,omitempty"`
+	// resources of each server, and of each Sentinel. Default: requests of 20m
+	// CPU and 32Mi memory, a limit of 128Mi memory.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// sentinel has Sentinels choose the primary of a RedisReplication. Without,
+	// the Redis Operator does. They need a release of it that hands TLS on to
+	// them, which v0.26 does not (its issue 1699).
+	// +optional
+	Sentinel *RedisSentinels `json:"sentinel,omitempty"`
+}
+
+// RedisSentinels choose the primary of a RedisReplication.
+type RedisSentinels struct {
+	// size is their number; more than half of them have to agree.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9
+	Size *int32 `json:"size,omitempty"`
+	// image made for the Redis Operator. Default:
+	// `quay.io/opstree/redis-sentinel:v8.6.2`.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._/:@+-]+$`
+	Image string `json:"image,omitempty"`
 }
 
 // ExternalStore is a Redis, or a Valkey, that exists already: one server, or

@@ -121,6 +121,11 @@ func external(addresses string, more ...string) string {
 	return resuming("store: {type: External, external: {" + strings.Join(append([]string{"addresses: [" + addresses + "]", credentials}, more...), ", ") + "}}")
 }
 
+// operated is a QTLSGateway whose ticket store the Redis Operator runs.
+func operated(fields string) string {
+	return resuming("store: {type: RedisOperator, redisOperator: {" + fields + "}}")
+}
+
 func named(name, rest string) string {
 	return fmt.Sprintf("metadata: {namespace: default, name: %s}\n%s", name, rest)
 }
@@ -187,6 +192,17 @@ var ruleCases = map[string][]ruleCase{
 		{"keys for too long", resuming("rotationPeriod: 721h"), "rotationPeriod: at most 720h"},
 		{"two embedded stores", resuming("store: {embedded: {highAvailability: true}}"), ""},
 		{"an embedded store that is external", resuming("store: {type: External, embedded: {}, external: {addresses: ['a:1'], " + credentials + "}}"), "embedded: only with type Embedded"},
+		{"a store of the Redis Operator's", resuming("store: {type: RedisOperator}"), ""},
+		{"a store of the Redis Operator's, embedded", resuming("store: {redisOperator: {}}"), "redisOperator: only with type RedisOperator"},
+		{"a RedisReplication of one", operated("clusterSize: 1"), ""},
+		{"a RedisReplication of none", operated("clusterSize: 0"), "should be greater than or equal to 1"},
+		{"a RedisReplication with Sentinels", operated("sentinel: {}"), ""},
+		{"a RedisReplication with Sentinels, said twice", operated("kind: RedisReplication, sentinel: {size: 1}"), ""},
+		{"a RedisCluster", operated("kind: RedisCluster"), ""},
+		{"a RedisCluster of two", operated("kind: RedisCluster, clusterSize: 2"), "clusterSize: at least 3 with kind RedisCluster"},
+		{"a RedisCluster with Sentinels", operated("kind: RedisCluster, sentinel: {}"), "sentinel: only with kind RedisReplication"},
+		{"another kind of the Redis Operator's", operated("kind: Redis"), `supported values: "RedisReplication", "RedisCluster"`},
+		{"an image with a space", operated("image: 'a b'"), "should match"},
 		{"an external store without anything", resuming("store: {type: External}"), "external: needed with type External"},
 		{"an external store of type Embedded", resuming("store: {external: {addresses: ['a:1'], " + credentials + "}}"), "external: needed with type External"},
 		{"addresses", external("'redis.example:6379'"), ""},

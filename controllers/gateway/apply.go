@@ -59,15 +59,24 @@ func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, 
 	}
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
-			return err
+			return notInstalled(o, err)
 		}
 	}
-	for _, o := range unwanted(g, s) {
+	for _, o := range unwanted(g) {
 		if err := r.remove(ctx, g, o); err != nil {
 			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
 	}
-	return nil
+	return r.removeRedisOperator(ctx, g)
+}
+
+// readerOf an object's metadata. Kinds that somebody else installs, and may take
+// away, are not kept in memory.
+func (r *Reconciler) readerOf(o client.Object) client.Reader {
+	if _, foreign := o.(*unstructured.Unstructured); foreign {
+		return r.APIReader
+	}
+	return r.Client
 }
 
 // applyObject applies one object, unless one of its name is there already that
@@ -76,7 +85,7 @@ func (r *Reconciler) applyObject(ctx context.Context, g *v1alpha1.QTLSGateway, o
 	kind := o.GetObjectKind().GroupVersionKind()
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(kind)
-	err := r.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	err := r.readerOf(o).Get(ctx, client.ObjectKeyFromObject(o), existing)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
 	}

@@ -35,6 +35,7 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=redis.redis.opstreelabs.in,resources=redisreplications;redisclusters,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
@@ -97,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	r.Rings.Want(request.NamespacedName, wantedRings(g, plan, in.Resumption))
 	in.Resumption.State = r.Rings.State(request.NamespacedName)
-	if in.Resumption.Err != nil && len(in.Resumption.Objects) > 0 {
+	if in.Resumption.Err != nil && storesIn(g, v1alpha1.TicketStoreEmbedded) {
 		if in.Resumption.NotReady, err = r.storeWaitsFor(ctx, g); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -141,6 +142,9 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 	}
 	if renew := in.Resumption.Renew; !renew.IsZero() {
 		soon(renew)
+	}
+	if again := in.Resumption.LookAgain; again > 0 {
+		next = min(next, again)
 	}
 	if p.Waiting {
 		soon(in.Gateway.CreationTimestamp.Add(issuingGrace))

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
@@ -34,12 +35,15 @@ type resumption struct {
 	Operator, Agent *ticketstore.Connection
 	// Problem with the store's spec, or nil.
 	Problem *resolve.Problem
-	// Objects of an embedded store.
+	// Objects of a store of the gateway's own.
 	Objects []client.Object
 	// Renew is when one of them is to be made anew; zero: never.
 	Renew time.Time
-	// NotReady says what an embedded store waits for, where the rings do not get
-	// into it.
+	// LookAgain is after how long a store may have changed that is not watched;
+	// zero: it is.
+	LookAgain time.Duration
+	// NotReady says what a store of the gateway's own waits for, where the rings
+	// do not get into it.
 	NotReady string
 	// NotApplied is why an object could not be written; nil when all were.
 	NotApplied error
@@ -58,6 +62,8 @@ func (r *Reconciler) ticketStore(ctx context.Context, g *v1alpha1.QTLSGateway, o
 			return resumption{Problem: problem}, nil
 		}
 		return resumption{Operator: &store.Operator, Agent: &store.Agent}, nil
+	case resolve.TicketStoreType(g) == v1alpha1.TicketStoreRedisOperator:
+		return r.redisOperatorStore(ctx, g, now)
 	}
 	secret := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: resources.RedisName(g.Name)}, secret)
@@ -105,15 +111,16 @@ func ticketObjects(g *v1alpha1.QTLSGateway, s resumption) ([]client.Object, erro
 	if err != nil {
 		return nil, err
 	}
-	return append(s.Objects, resources.TicketsSecret(g, map[string][]byte{dataplane.KeyTickets: access})), nil
+	// A store that cannot be made does not keep the rest from them.
+	return append([]client.Object{resources.TicketsSecret(g, map[string][]byte{dataplane.KeyTickets: access})}, s.Objects...), nil
 }
 
 // unwanted are the objects of an earlier spec: those of an embedded store, and
 // what agents needed for tickets.
-func unwanted(g *v1alpha1.QTLSGateway, s resumption) []client.Object {
+func unwanted(g *v1alpha1.QTLSGateway) []client.Object {
 	at := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: g.Namespace, Name: name} }
 	var objects []client.Object
-	if len(s.Objects) == 0 {
+	if !storesIn(g, v1alpha1.TicketStoreEmbedded) {
 		name := at(resources.RedisName(g.Name))
 		objects = append(objects, &appsv1.StatefulSet{ObjectMeta: name}, &corev1.Service{ObjectMeta: name}, &corev1.Secret{ObjectMeta: name},
 			&networkingv1.NetworkPolicy{ObjectMeta: name}, &policyv1.PodDisruptionBudget{ObjectMeta: name})
@@ -127,6 +134,11 @@ func unwanted(g *v1alpha1.QTLSGateway, s resumption) []client.Object {
 	return objects
 }
 
+// storesIn says whether a gateway has a store of a type.
+func storesIn(g *v1alpha1.QTLSGateway, kind v1alpha1.TicketStoreType) bool {
+	return resolve.Resumes(g) && resolve.TicketStoreType(g) == kind
+}
+
 // remove an object if it is the gateway's own.
 func (r *Reconciler) remove(ctx context.Context, g *v1alpha1.QTLSGateway, o client.Object) error {
 	kind, err := r.GroupVersionKindFor(o)
@@ -135,7 +147,7 @@ func (r *Reconciler) remove(ctx context.Context, g *v1alpha1.QTLSGateway, o clie
 	}
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(kind)
-	if err := r.Get(ctx, client.ObjectKeyFromObject(o), existing); err != nil {
+	if err := r.readerOf(o).Get(ctx, client.ObjectKeyFromObject(o), existing); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if !slices.ContainsFunc(existing.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == g.UID }) {
@@ -181,7 +193,11 @@ func resumed(in inputs, p plan) verdict {
 	case resources.Replicas(g) == 0:
 		return verdict{false, v1alpha1.ReasonNoPods, "spec.replicas is 0: there are no pods to share keys"}
 	case s.NotApplied != nil:
-		return verdict{false, v1alpha1.ReasonNotApplied, s.NotApplied.Error() + meanwhile}
+		reason := v1alpha1.ReasonNotApplied
+		if p, ok := conditions.AsProblem(s.NotApplied); ok {
+			reason = p.Reason
+		}
+		return verdict{false, reason, s.NotApplied.Error() + meanwhile}
 	case s.NotReady != "":
 		return verdict{false, v1alpha1.ReasonStoreNotReady, "the ticket store is not ready: " + s.NotReady + meanwhile}
 	case errors.Is(s.Err, ticketstore.ErrCredentials), errors.Is(s.Err, ticketstore.ErrPermission):

@@ -35,8 +35,11 @@ const (
 
 // RedisName of the objects of a gateway's embedded ticket store. The name of a
 // StatefulSet has to leave room, in a label of 63 characters, for a revision.
-func RedisName(gateway string) string {
-	const suffix, most = "-redis", 52
+func RedisName(gateway string) string { return suffixed(gateway, "-redis", 52) }
+
+// suffixed is a gateway's name and a suffix in so many characters at most; a
+// hash takes the place of what is too much.
+func suffixed(gateway, suffix string, most int) string {
 	if len(gateway)+len(suffix) > most {
 		sum := sha256.Sum256([]byte(gateway))
 		gateway = fmt.Sprintf("%s-%x", gateway[:most-len(suffix)-9], sum[:4])
