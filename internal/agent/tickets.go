@@ -12,6 +12,7 @@ import (
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
 )
 
 // ticketKeys are those of a tree's session tickets: a ring's that the replicas
@@ -112,10 +113,13 @@ func ticketsFor(in observed, me own, wanted dataplane.Tickets) ticketKeys {
 	return next
 }
 
-// awaited says whether a ring may still be read in time for an installation.
+// awaited says whether a ring may still be read in time for an installation. A
+// store that does not answer, as that of a new gateway may not yet, is not
+// waited for; one in which the ring is yet to be written is.
 func awaited(in observed, me own, id string) bool {
 	seen, asked := in.rings[id]
-	return seen.Epoch == 0 && keysOf(me.current, id) == nil && (!asked || in.now < seen.asked+ringWait)
+	failed := seen.kind != nil && !errors.Is(seen.kind, ticketstore.ErrNotFound)
+	return seen.Epoch == 0 && keysOf(me.current, id) == nil && !failed && (!asked || in.now < seen.asked+ringWait)
 }
 
 // decideTickets brings HAProxy to the keys that it should have.

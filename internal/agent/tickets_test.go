@@ -165,8 +165,12 @@ func TestDecideOnTickets(t *testing.T) {
 		{"the first waits for its ring", func(s *situation) { first(s); delete(s.rings, testRing) }, "nothing"},
 		{"for a while", func(s *situation) {
 			first(s)
-			s.rings[testRing] = seenRing{asked: s.now - ringWait + 1, problem: "away"}
+			s.rings[testRing] = seenRing{asked: s.now - ringWait + 1, problem: "yet to be written", kind: ticketstore.ErrNotFound}
 		}, "nothing"},
+		{"but not for a store that does not answer", func(s *situation) {
+			first(s)
+			s.rings[testRing] = seenRing{asked: s.now, problem: "away", kind: ticketstore.ErrUnreachable}
+		}, "install first with epoch 0: spare1 spare2 spare3"},
 		{"and goes on without it", func(s *situation) {
 			first(s)
 			s.rings[testRing] = seenRing{asked: s.now - ringWait, problem: "away"}
