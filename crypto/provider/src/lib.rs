@@ -56,6 +56,10 @@ pub unsafe extern "C" fn OSSL_provider_init(
     context: *mut Opaque,
 ) -> c_int {
     let core = Core::new(handle, functions);
+    if let Err(e) = expect_own_openssl(&core) {
+        core.raise(&e);
+        return 0;
+    }
     let Ok(library) = Library::child(handle, functions) else {
         core.raise(&error::Error::internal("no library context of its own"));
         return 0;
@@ -70,6 +74,18 @@ pub unsafe extern "C" fn OSSL_provider_init(
             core.raise(&e);
             0
         }
+    }
+}
+
+/// Fails where another OpenSSL loads the module than the one whose libcrypto it is linked with: their contexts are not the
+/// same, and the process would crash.
+fn expect_own_openssl(core: &Core) -> error::Result<()> {
+    let own = Library::major_version();
+    match core.version() {
+        Some(theirs) if theirs.split('.').next() != Some(own.to_string().as_str()) => {
+            Err(error::Error::internal(format!("this is OpenSSL {theirs}, and the module was built for OpenSSL {own}")))
+        }
+        _ => Ok(()),
     }
 }
 

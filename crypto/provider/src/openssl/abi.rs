@@ -73,6 +73,7 @@ unsafe impl Sync for Item {}
 /// Functions that the core offers (OSSL_FUNC_CORE_*, OSSL_FUNC_BIO_*).
 pub mod from_core {
     use super::c_int;
+    pub const GET_PARAMS: c_int = 2;
     pub const NEW_ERROR: c_int = 5;
     pub const SET_ERROR_DEBUG: c_int = 6;
     pub const VSET_ERROR: c_int = 7;

@@ -1,13 +1,15 @@
 //! The functions that OpenSSL's core offers to a provider.
 
-use super::abi::{c_char, c_int, c_void, from_core, Dispatch, Function, Item, Opaque};
+use super::abi::{c_char, c_int, c_void, from_core, Dispatch, Function, Item, Opaque, Param};
 use crate::error::Error;
 use std::{
     ffi::{CStr, CString},
     mem::transmute,
+    ptr::null,
 };
 use zeroize::Zeroizing;
 
+type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
 type NewError = unsafe extern "C" fn(*const c_void);
 type SetErrorDebug = unsafe extern "C" fn(*const c_void, *const c_char, c_int, *const c_char);
 type VsetError = unsafe extern "C" fn(*const c_void, u32, *const c_char, Opaque);
@@ -25,6 +27,7 @@ const MAX_INPUT: usize = 8 << 20;
 /// The core as one provider instance sees it.
 pub struct Core {
     pub handle: *const c_void,
+    get_params: Option<GetParams>,
     new_error: Option<NewError>,
     set_error_debug: Option<SetErrorDebug>,
     vset_error: Option<VsetError>,
@@ -40,6 +43,7 @@ impl Core {
     pub unsafe fn new(handle: *const c_void, functions: *const Dispatch) -> Core {
         let mut core = Core {
             handle,
+            get_params: None,
             new_error: None,
             set_error_debug: None,
             vset_error: None,
@@ -53,6 +57,7 @@ impl Core {
             let function = (*f).function;
             // SAFETY: the number stands for the type.
             match (*f).id {
+                from_core::GET_PARAMS => core.get_params = transmute::<Untyped, Option<GetParams>>(function),
                 from_core::NEW_ERROR => core.new_error = transmute::<Untyped, Option<NewError>>(function),
                 from_core::SET_ERROR_DEBUG => {
                     core.set_error_debug = transmute::<Untyped, Option<SetErrorDebug>>(function)
@@ -69,6 +74,18 @@ impl Core {
             f = f.add(1);
         }
         core
+    }
+
+    /// The version of the OpenSSL that the core is of, if it tells.
+    pub fn version(&self) -> Option<String> {
+        let mut version: *const c_char = null();
+        let mut params =
+            [Param { data: (&raw mut version).cast(), ..Param::string_pointer_named(c"openssl-version") }, Param::END];
+        // SAFETY: it is the core's own function and handle, and the string lives as long as the core.
+        unsafe {
+            let answered = self.get_params?(self.handle, params.as_mut_ptr()) == 1 && !version.is_null();
+            answered.then(|| CStr::from_ptr(version).to_string_lossy().into_owned())
+        }
     }
 
     /// Puts an error on OpenSSL's error queue, so that its programs can print the reason.

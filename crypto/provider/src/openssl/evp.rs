@@ -18,6 +18,7 @@ enum X509Sig {}
 
 #[link(name = "crypto")]
 extern "C" {
+    fn OPENSSL_version_major() -> c_uint;
     fn OSSL_LIB_CTX_new_child(handle: *const c_void, functions: *const Dispatch) -> *mut LibCtx;
     fn OSSL_LIB_CTX_free(ctx: *mut LibCtx);
     fn RAND_priv_bytes_ex(ctx: *mut LibCtx, buf: *mut u8, n: usize, strength: c_uint) -> c_int;
@@ -209,6 +210,12 @@ impl Library {
         } else {
             Ok(Library(ctx))
         }
+    }
+
+    /// The major version of the libcrypto that the module is linked with.
+    pub fn major_version() -> u32 {
+        // SAFETY: it only answers.
+        unsafe { OPENSSL_version_major() }
     }
 
     /// The process's default context: for tests, which run without a provider.

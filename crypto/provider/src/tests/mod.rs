@@ -4,6 +4,7 @@ mod fuzz;
 mod kat;
 mod kem;
 mod keys;
+mod loading;
 mod randomness;
 mod signature;
 mod stack_use;
