@@ -28,10 +28,25 @@ type provider struct {
 	module, crateList string
 }
 
+// providerSources lists the files of the Rust workspace in dir that can reach the provider: all but the workspace's other
+// crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
+func providerSources(dir string) ([]string, error) {
+	files, err := rustSources(dir)
+	return slices.DeleteFunc(files, func(f string) bool {
+		parts := strings.Split(filepath.ToSlash(f), "/")
+		if len(parts) > 1 && parts[0] != "provider" && parts[0] != ".cargo" {
+			return true
+		}
+		return filepath.Ext(f) == ".md" || slices.ContainsFunc(parts, func(name string) bool {
+			return name == "tests" || name == "tests.rs" || name == "testdata"
+		})
+	}), err
+}
+
 // providerKey names the provider by all that it is made from: the sources lie in src.
 func providerKey(t key, src string) (key, error) {
 	k := newKey("provider/1").text("toolchain", string(t)).text("command", buildProvider)
-	if err := k.files(src, rustSources); err != nil {
+	if err := k.files(src, providerSources); err != nil {
 		return "", err
 	}
 	return k.sum(), nil

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,10 @@ func TestProviderKeyCoversToolchainAndSources(t *testing.T) {
 		}
 		return k
 	}
-	sources := map[string]string{"Cargo.toml": "a", "Cargo.lock": "b", "algorithms.csv": "c", "provider/src/lib.rs": "d"}
+	sources := map[string]string{
+		"Cargo.toml": "a", "Cargo.lock": "b", "algorithms.csv": "c", ".cargo/config.toml": "d",
+		"provider/Cargo.toml": "e", "provider/build.rs": "f", "provider/src/lib.rs": "g", "provider/src/der.rs": "h",
+	}
 	k := keyOf("t", sources)
 	if k != keyOf("t", sources) {
 		t.Error("equal inputs give different keys")
@@ -35,10 +39,56 @@ func TestProviderKeyCoversToolchainAndSources(t *testing.T) {
 			t.Errorf("another %s gives the same key", name)
 		}
 	}
-	built := maps.Clone(sources)
-	built["target/release/liboqsprovider.so"] = ""
-	if k != keyOf("t", built) {
-		t.Error("the key depends on what cargo left behind")
+	for what, name := range map[string]string{
+		"what cargo left behind":           "target/release/liboqsprovider.so",
+		"another crate":                    "handshake/src/main.rs",
+		"another crate's manifest":         "handshake/Cargo.toml",
+		"tests of the module":              "provider/tests/tls.rs",
+		"unit tests":                       "provider/src/tests/kem.rs",
+		"unit tests of one source":         "provider/src/primitives/fast/tests.rs",
+		"what tests compare with":          "provider/testdata/smaugt128.rsp",
+		"documentation":                    "README.md",
+		"documentation of what tests read": "provider/testdata/README.md",
+	} {
+		more := maps.Clone(sources)
+		more[name] = "added"
+		if k != keyOf("t", more) {
+			t.Errorf("the key depends on %s: %s", what, name)
+		}
+	}
+}
+
+// What has a test's name must be a test, or a change of it would not reach the images.
+func TestWhatTheProvidersKeyLeavesOutIsNoneOfItsCode(t *testing.T) {
+	root, err := repositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "crypto")
+	files, err := providerSources(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A module in a file of its own, or a file that is compiled in, with the line before.
+	uses := regexp.MustCompile(`(?m)^(.*)\n.*(\bmod tests;|include\w*!\(.*(?:\.md|tests|testdata|handshake)\b.*)$`)
+	found := 0
+	for _, f := range files {
+		if filepath.Ext(f) != ".rs" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range uses.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if m[1] != "#[cfg(test)]" {
+				t.Errorf("%s: %s is compiled into the provider, and the key leaves it out", f, m[2])
+			}
+		}
+	}
+	if found < 2 {
+		t.Errorf("%d modules of unit tests, want those of lib.rs and primitives/fast.rs at least", found)
 	}
 }
 
