@@ -200,15 +200,8 @@ func resumed(in inputs, p plan) verdict {
 		return verdict{false, reason, s.NotApplied.Error() + meanwhile}
 	case s.NotReady != "":
 		return verdict{false, v1alpha1.ReasonStoreNotReady, "the ticket store is not ready: " + s.NotReady + meanwhile}
-	case errors.Is(s.Err, ticketstore.ErrCredentials), errors.Is(s.Err, ticketstore.ErrPermission):
-		return verdict{false, v1alpha1.ReasonStoreRefusesAccess, fmt.Sprintf("the ticket store refuses the operator: %s%s", oneLine(s.Err), meanwhile)}
-	case s.Err != nil:
-		return verdict{false, v1alpha1.ReasonStoreUnreachable, fmt.Sprintf("the operator cannot write to the ticket store: %s%s", oneLine(s.Err), meanwhile)}
 	}
 	stable := p.Revisions[p.Assignment.Stable.Revision].Tickets
-	if stable == nil || s.Epochs[stable.Ring] == 0 {
-		return verdict{false, v1alpha1.ReasonProgressing, "the keys are on their way to the ticket store"}
-	}
 	ready := 0
 	var away, own, behind []string
 	for _, pod := range in.Observed {
@@ -219,7 +212,7 @@ func resumed(in inputs, p plan) verdict {
 		switch t := statusOfTickets(pod.Status); {
 		case t == nil:
 			behind = append(behind, "pod "+pod.Name+" has not said which keys it has")
-		case t.Ring != stable.Ring:
+		case stable == nil || t.Ring != stable.Ring:
 			behind = append(behind, fmt.Sprintf("pod %s runs another configuration", pod.Name))
 		case t.Epoch == 0 && t.Problem == "":
 			behind = append(behind, fmt.Sprintf("pod %s has keys of its own still", pod.Name))
@@ -232,10 +225,16 @@ func resumed(in inputs, p plan) verdict {
 		}
 	}
 	switch {
-	case ready == 0:
-		return verdict{false, v1alpha1.ReasonPodsNotReady, "no pod is ready"}
 	case len(own) > 0:
 		return verdict{false, v1alpha1.ReasonPodsWithKeysOfOwn, "clients of these pods resume there alone: " + strings.Join(append(own, away...), "; ")}
+	case errors.Is(s.Err, ticketstore.ErrCredentials), errors.Is(s.Err, ticketstore.ErrPermission):
+		return verdict{false, v1alpha1.ReasonStoreRefusesAccess, fmt.Sprintf("the ticket store refuses the operator: %s%s", oneLine(s.Err), meanwhile)}
+	case s.Err != nil:
+		return verdict{false, v1alpha1.ReasonStoreUnreachable, fmt.Sprintf("the operator cannot write to the ticket store: %s%s", oneLine(s.Err), meanwhile)}
+	case stable == nil || s.Epochs[stable.Ring] == 0:
+		return verdict{false, v1alpha1.ReasonProgressing, "the keys are on their way to the ticket store"}
+	case ready == 0:
+		return verdict{false, v1alpha1.ReasonPodsNotReady, "no pod is ready"}
 	case len(away) > 0:
 		return verdict{false, v1alpha1.ReasonStoreUnreachable, strings.Join(away, "; ")}
 	case len(behind) > 0:

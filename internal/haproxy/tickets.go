@@ -11,9 +11,9 @@ import (
 )
 
 // tickets is the bind line's part about session tickets. All binds of a
-// listener share its keys, and no two listeners do: HAProxy's sessions do not
-// know which bind they are of, and one of a listener that asks for no client
-// certificate would be resumed on one that does.
+// listener share its keys, and no two listeners do: a client that one of them
+// let in is nobody to another. HAProxy itself keeps a session from a bind that
+// verifies clients in another way, but not from one that verifies none.
 func (r *renderer) tickets(l listener) []string {
 	t := r.revision.Tickets
 	if t == nil {
