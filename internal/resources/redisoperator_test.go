@@ -20,6 +20,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/ticketstore/redisoperator"
+	"qtls.dev/qtls/internal/ticketstore/redisoperator/operatortest"
 )
 
 // operated is a gateway whose store the Redis Operator runs.
@@ -100,67 +101,23 @@ func TestTheRedisOperatorsObjectsAreTheGoldenOnes(t *testing.T) {
 	}
 }
 
-// documented are fields of the Redis Operator's kinds in the group's version
-// v1beta2, as its release v0.26 documents them (its CRD reference, and
-// api/common/v1beta2, api/redisreplication/v1beta2, api/rediscluster/v1beta2).
-// A `*` ends in what Kubernetes defines. The Sentinels' placement and security
-// contexts are of later releases.
-var documented = map[string][]string{
-	"": {
-		"clusterSize", "podSecurityContext.*", "priorityClassName", "serviceAccountName",
-		"kubernetesConfig.image", "kubernetesConfig.imagePullPolicy", "kubernetesConfig.imagePullSecrets.*", "kubernetesConfig.resources.*",
-		"kubernetesConfig.redisSecret.name", "kubernetesConfig.redisSecret.key", "kubernetesConfig.updateStrategy.*",
-		"TLS.ca", "TLS.cert", "TLS.key", "TLS.secret.*", "acl.secret.*",
-	},
-	"RedisReplication": {
-		"redisConfig.additionalRedisConfig", "redisConfig.dynamicConfig", "redisConfig.maxMemoryPercentOfLimit",
-		"pdb.enabled", "pdb.minAvailable", "pdb.maxUnavailable", "securityContext.*", "affinity.*", "nodeSelector.*", "tolerations.*",
-		"topologySpreadConstraints.*", "terminationGracePeriodSeconds",
-		"sentinel.size", "sentinel.image", "sentinel.imagePullPolicy", "sentinel.imagePullSecrets.*", "sentinel.resources.*",
-	},
-	"RedisCluster": {
-		"persistenceEnabled", "clusterVersion", "port",
-		"redisLeader.redisConfig.additionalRedisConfig", "redisLeader.pdb.enabled", "redisLeader.pdb.maxUnavailable", "redisLeader.securityContext.*",
-		"redisLeader.nodeSelector.*", "redisLeader.tolerations.*", "redisLeader.topologySpreadConstraints.*",
-		"redisFollower.redisConfig.additionalRedisConfig", "redisFollower.pdb.enabled", "redisFollower.pdb.maxUnavailable", "redisFollower.securityContext.*",
-		"redisFollower.nodeSelector.*", "redisFollower.tolerations.*", "redisFollower.topologySpreadConstraints.*",
-	},
-}
-
-// undocumented are the paths in value that none of the allowed ones covers.
-func undocumented(value any, path string, allowed []string) []string {
-	if slices.ContainsFunc(allowed, func(a string) bool {
-		prefix, free := strings.CutSuffix(a, ".*")
-		return a == path || free && (path == prefix || strings.HasPrefix(path, prefix+"."))
-	}) {
-		return nil
-	}
-	fields, ok := value.(map[string]any)
-	if !ok || len(fields) == 0 {
-		return []string{path}
-	}
-	var all []string
-	for name, v := range fields {
-		all = append(all, undocumented(v, strings.TrimPrefix(path+"."+name, "."), allowed)...)
-	}
-	return all
-}
-
 func TestOnlyFieldsAreWrittenThatTheRedisOperatorDocuments(t *testing.T) {
 	for _, kind := range []v1alpha1.RedisOperatorKind{v1alpha1.RedisOperatorReplication, v1alpha1.RedisOperatorCluster} {
 		o := object(t, everything(kind), given())
 		if o.GetAPIVersion() != "redis.redis.opstreelabs.in/v1beta2" || o.GetKind() != string(kind) {
 			t.Errorf("it is %s %s", o.GetAPIVersion(), o.GetKind())
 		}
-		if paths := undocumented(o.Object["spec"], "", slices.Concat(documented[""], documented[string(kind)])); len(paths) > 0 {
+		if paths := operatortest.Undocumented(o); len(paths) > 0 {
 			t.Errorf("%s: not documented: %v", kind, paths)
 		}
 	}
 	// The test can fail.
 	o := object(t, operated(v1alpha1.RedisOperatorStore{}), given())
-	o.Object["spec"].(map[string]any)["kubernetesConfig"].(map[string]any)["imageName"] = "x"
-	if paths := undocumented(o.Object["spec"], "", slices.Concat(documented[""], documented["RedisReplication"])); !slices.Equal(paths, []string{"kubernetesConfig.imageName"}) {
-		t.Errorf("of a field that there is not: %v", paths)
+	config := o.Object["spec"].(map[string]any)["kubernetesConfig"].(map[string]any)
+	config["imageName"], config["image"] = "x", int64(1)
+	want := []string{"kubernetesConfig.image: integer, not string", "kubernetesConfig.imageName"}
+	if paths := operatortest.Undocumented(o); !slices.Equal(slices.Sorted(slices.Values(paths)), want) {
+		t.Errorf("of fields that are wrong: %v", paths)
 	}
 }
 
