@@ -93,6 +93,9 @@ func wantedRings(g *v1alpha1.QTLSGateway, p plan, s resumption) *rings.Wanted {
 		Secret: resolve.RingSecretName(g), Rotation: rotation, Drop: g.Annotations[v1alpha1.AnnotationDropTickets], Store: s.Operator,
 		Owner: metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "QTLSGateway", Name: g.Name, UID: g.UID},
 	}
+	if resources.Replicas(g) == 0 {
+		w.Store = nil // nobody reads
+	}
 	for _, revision := range p.Revisions {
 		if t := revision.Tickets; t != nil && !slices.Contains(w.Rings, t.Ring) {
 			w.Rings = append(w.Rings, t.Ring)

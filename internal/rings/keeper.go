@@ -6,7 +6,6 @@ package rings
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -218,14 +217,15 @@ func (k *Keeper) published(name types.NamespacedName, id string, store *openStor
 		k.mu.Unlock()
 		return
 	}
-	before, beforeErr := g.epochs[id], g.errs[id]
-	if err == nil {
+	before, same := g.epochs[id], trouble(g.errs[id]) == trouble(err)
+	switch {
+	case err == nil:
 		g.epochs[id] = epoch
 		delete(g.errs, id)
-	} else {
+	case !same:
 		g.errs[id] = err
 	}
-	changed := g.epochs[id] != before || fmt.Sprint(beforeErr) != fmt.Sprint(err)
+	changed := g.epochs[id] != before || !same
 	k.mu.Unlock()
 	if changed {
 		k.changed(name)

@@ -298,6 +298,31 @@ func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {
 	}
 }
 
+// What differs from one try to the next is no news: each would have a status
+// written.
+func TestTheSameTroubleIsToldOnce(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	var told atomic.Int32
+	k := New(t.Context(), w.api, w.api, w.clock, func(types.NamespacedName) { told.Add(1) })
+	k.Want(name(web), wanted(server))
+	eventually(t, k, "a ring", anyRing, server)
+	server.Stop()
+	for deadline := time.Now().Add(20 * time.Second); k.State(name(web)).Err == nil && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	}
+	before := told.Load()
+	time.Sleep(2 * retryMost)
+	if again := told.Load(); again != before || k.State(name(web)).Err == nil {
+		t.Errorf("told %d times, then %d times: %v", before, again, k.State(name(web)).Err)
+	}
+	a := &ticketstore.MemberError{Member: "a:1", Kind: ticketstore.ErrUnreachable, Err: errors.New("port 1")}
+	b := &ticketstore.MemberError{Member: "a:1", Kind: ticketstore.ErrUnreachable, Err: errors.New("port 2")}
+	c := &ticketstore.MemberError{Member: "a:1", Kind: ticketstore.ErrCredentials}
+	if trouble(errors.Join(a, c)) != trouble(errors.Join(b, c)) || trouble(a) == trouble(c) || trouble(a) == trouble(errors.Join(a, c)) || trouble(nil) != "" {
+		t.Errorf("%q, %q, %q", trouble(a), trouble(c), trouble(errors.Join(a, c)))
+	}
+}
+
 // Gateways that share a ring have it in each one's store, and a store that is
 // away is the trouble of its own gateway alone.
 func TestASharedRingIsInEveryStore(t *testing.T) {

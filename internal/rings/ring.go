@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +49,26 @@ type ring struct {
 	document []byte
 }
 
+// trouble is what an error is about, without what differs from one try to the
+// next, such as a port of the operator's own.
+func trouble(err error) string {
+	if err == nil {
+		return ""
+	}
+	var member *ticketstore.MemberError
+	switch joined, ok := err.(interface{ Unwrap() []error }); {
+	case errors.As(err, &member) && error(member) == err:
+		return member.Member + ": " + member.Kind.Error()
+	case ok:
+		var all []string
+		for _, e := range joined.Unwrap() {
+			all = append(all, trouble(e))
+		}
+		return strings.Join(all, "; ")
+	}
+	return err.Error()
+}
+
 func (r *ring) nudge() {
 	select {
 	case r.wake <- struct{}{}:
@@ -57,10 +78,22 @@ func (r *ring) nudge() {
 
 func (r *ring) run(ctx context.Context) {
 	retry := retryFirst
+	said := ""
 	for ctx.Err() == nil {
 		wait, err := r.step(ctx)
-		if err != nil && ctx.Err() == nil {
-			ctrl.Log.WithName("rings").Info("will be tried again", "namespace", r.key.namespace, "ring", r.key.id, "error", err.Error(), "after", retry.String())
+		if ctx.Err() != nil {
+			return
+		}
+		if t := trouble(err); t != said {
+			said = t
+			log := ctrl.Log.WithName("rings").WithValues("namespace", r.key.namespace, "ring", r.key.id)
+			if err != nil {
+				log.Info("will be tried again, and again", "error", err.Error())
+			} else {
+				log.Info("is well again")
+			}
+		}
+		if err != nil {
 			wait, retry = retry, min(2*retry, retryMost)
 		} else {
 			retry = retryFirst
