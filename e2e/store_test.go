@@ -107,6 +107,7 @@ func waitNotShared(t *testing.T, g *v1alpha1.QTLSGateway, reason string) string 
 // What can happen to a store, and clients that keep coming back: no handshake fails; resumption falls back, says so in
 // the condition, and recovers.
 func TestStoreFaults(t *testing.T) {
+	t.Parallel()
 	n := newNamespace(t)
 	r := n.withWeb()
 	st := n.startStore()
@@ -145,9 +146,9 @@ func TestStoreFaults(t *testing.T) {
 		{"stuck for longer than a rotation, as behind a network that is cut", func() { st.do("", "CLIENT", "PAUSE", "18000", "ALL") }, 15 * time.Second, v1alpha1.ReasonStoreUnreachable, func() {}, false},
 		{"a wrong password of the operator's", func() { right = secret("writer", "wrong") }, 5 * time.Second, v1alpha1.ReasonStoreRefusesAccess, func() { secret("writer", right) }, false},
 		{"a wrong password of the pods'", func() { right = secret("reader", "wrong") }, 5 * time.Second, v1alpha1.ReasonStoreUnreachable, func() { secret("reader", right) }, false},
-		{"garbage in place of the ring", func() { st.do("garbage", "SET", ring()) }, 0, "", func() {}, false},
-		{"a ring that was cut", func() { st.do("99\n{\"ring\":", "SET", ring(), "EX", "100") }, 0, "", func() {}, false},
-		{"everything is deleted", func() { st.do("", "FLUSHALL") }, 0, "", func() {}, false},
+		{"garbage in place of the ring", func() { st.do("garbage", "SET", ring()) }, 8 * time.Second, "", func() {}, false},
+		{"a ring that was cut", func() { st.do("99\n{\"ring\":", "SET", ring()) }, 8 * time.Second, "", func() {}, false},
+		{"everything is deleted", func() { st.do("", "FLUSHALL") }, 8 * time.Second, "", func() {}, false},
 	} {
 		load := n.startReturning(r, 3, 45, addresses...)
 		before := epoch()

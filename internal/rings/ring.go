@@ -55,13 +55,12 @@ func trouble(err error) string {
 	if err == nil {
 		return ""
 	}
-	var member *ticketstore.MemberError
-	switch joined, ok := err.(interface{ Unwrap() []error }); {
-	case errors.As(err, &member) && error(member) == err:
-		return member.Member + ": " + member.Kind.Error()
-	case ok:
+	switch err := err.(type) { //nolint:errorlint // what is joined is looked at one by one
+	case *ticketstore.MemberError:
+		return err.Member + ": " + err.Kind.Error()
+	case interface{ Unwrap() []error }:
 		var all []string
-		for _, e := range joined.Unwrap() {
+		for _, e := range err.Unwrap() {
 			all = append(all, trouble(e))
 		}
 		return strings.Join(all, "; ")
