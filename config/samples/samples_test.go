@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/testenv"
+	"qtls.dev/qtls/internal/ticketstore"
+	"qtls.dev/qtls/internal/ticketstore/embedded"
+	"qtls.dev/qtls/internal/ticketstore/storetest"
 	"qtls.dev/qtls/internal/version"
 )
 
@@ -177,7 +182,12 @@ func references(t *testing.T, o *unstructured.Unstructured) []string {
 			}
 		}
 	case "QTLSGateway":
-		for _, l := range into[v1alpha1.QTLSGateway](t, o).Spec.Listeners {
+		g := into[v1alpha1.QTLSGateway](t, o)
+		if e := g.Spec.SessionResumption.Store.External; e != nil {
+			found["Secret "+e.CredentialsRef.Name], found["Secret "+e.AgentCredentialsRef.Name] = true, true
+			authorities(e.CARefs)
+		}
+		for _, l := range g.Spec.Listeners {
 			for _, c := range l.CertificateRefs {
 				if c.Kind == "" {
 					c.Kind = v1alpha1.CertificateKindPQCCertificate
@@ -212,13 +222,80 @@ func TestSamplesRunTheImagesOfThisVersion(t *testing.T) {
 			}
 			for _, container := range pod.Containers {
 				images++
-				if i := container.Image; i != registry+"qtls-echo:"+version.Version && i != registry+"qtls-client:trixie" {
-					t.Errorf("%s: %s runs %s", file, o.GetName(), i)
+				name, _ := strings.CutPrefix(container.Image, registry)
+				if !slices.Contains([]string{"qtls-echo:" + version.Version, "qtls-redis:" + version.Version, "qtls-client:trixie"}, name) {
+					t.Errorf("%s: %s runs %s", file, o.GetName(), container.Image)
 				}
 			}
 		}
 	}
 	if images == 0 {
 		t.Error("no sample runs an image")
+	}
+}
+
+// The users of the sample's own store may do what operator and agents have to,
+// with the passwords that the gateway names, and an agent no more.
+func TestTheUsersOfTheExternalStoreAreEnough(t *testing.T) {
+	const file = "external-store.yaml"
+	const ring, root = "0123456789abcdef", "root-ecdsa-p256"
+	objects := resolve.Objects{Secrets: map[string]*corev1.Secret{}}
+	var g *v1alpha1.QTLSGateway
+	for _, o := range read(t, file) {
+		switch o.GetKind() {
+		case "Secret":
+			secret := into[corev1.Secret](t, o)
+			secret.Data = map[string][]byte{}
+			for k, v := range secret.StringData { // as the API server does
+				secret.Data[k] = []byte(v)
+			}
+			objects.Secrets[secret.Name] = secret
+		case "QTLSGateway":
+			g = into[v1alpha1.QTLSGateway](t, o)
+		}
+	}
+	server := storetest.Start(t, storetest.Users(string(objects.Secrets["ticket-store-config"].Data["users.acl"])))
+	objects.Secrets[root] = &corev1.Secret{Data: map[string][]byte{"tls.crt": server.Connection(embedded.Agent).CA}}
+	g.Spec.SessionResumption.Store.External.KeyPrefix = "qtls:" // the API's default
+	store, problem := resolve.ExternalStore(g, objects)
+	if problem != nil {
+		t.Fatal(problem.Message)
+	}
+	open := func(c ticketstore.Connection) *ticketstore.Store {
+		c.Addresses, c.ServerName = []string{server.Address()}, ""
+		s, err := ticketstore.Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	operator, agent := open(store.Operator), open(store.Agent)
+	heard := make(chan string, 8)
+	go agent.Follow(t.Context(), []string{ring}, func(ring string) { heard <- ring })
+	hears := func(what string) {
+		t.Helper()
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("an agent does not hear of %s", what)
+		}
+	}
+	hears("its connection")
+	for epoch := range uint64(2) { // the second finds the first
+		d := ticketstore.Document{Content: []byte("sealed"), Epoch: epoch + 1, ExpiresIn: time.Minute}
+		if err := operator.Publish(t.Context(), ring, d); err != nil {
+			t.Fatal(err)
+		}
+		hears("a new ring")
+	}
+	for name, s := range map[string]*ticketstore.Store{"operator": operator, "agent": agent} {
+		if d, err := s.Read(t.Context(), ring); err != nil || d.Epoch != 2 {
+			t.Errorf("%s reads epoch %d, %v", name, d.Epoch, err)
+		}
+	}
+	d := ticketstore.Document{Content: []byte("sealed"), Epoch: 3, ExpiresIn: time.Minute}
+	if err := agent.Publish(t.Context(), ring, d); !errors.Is(err, ticketstore.ErrPermission) {
+		t.Errorf("an agent writes: %v", err)
 	}
 }
