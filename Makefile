@@ -93,6 +93,10 @@ bench-crypto: deps ## HAProxy's CPU for a handshake with and without the fast pa
 	@go -C hack/images run . handshake cost
 	@go -C hack/images run . handshake operations
 
+.PHONY: bench-resumption
+bench-resumption: deps ## HAProxy's CPU for full and resumed handshakes: hybrid, classical RSA-4096 and post-quantum only
+	@go -C hack/images run . handshake resumption
+
 .PHONY: images
 images: deps ## Build the container images
 	go -C hack/images run . build

@@ -29,7 +29,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   verify           check the images built last: versions, user, rights, and a post-quantum handshake
   provider         print the path of the OpenSSL provider, oqsprovider.so, built from crypto/
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
-  handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, operations
+  handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, operations
 
 Images: %s ("client" is both clients).
 The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.

@@ -92,6 +92,7 @@ func suites(set settings) []suite {
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),
 			check("the KpqC cases with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "demo", "--seconds", "2"),
 			check("the fast path in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "cost", "--rounds", "2", "--handshakes", "20"),
+			check("resumption in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "resumption", "--rounds", "2", "--handshakes", "20"),
 			goTest(".", append([]string{"-p=1", "-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...), // one at a time, for some count under load
 		}},
 		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},

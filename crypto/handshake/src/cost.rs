@@ -22,8 +22,8 @@ pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
     for (group, algorithm) in CASES {
         let certificate = pki::certificate(dir.path(), algorithm)?;
         let client = Client::new(group, &certificate.file)?;
-        let stock = Server::start(dir.path(), "stock", Providers::Stock, &certificate, group)?;
-        let fast = Server::start(dir.path(), "fast", Providers::Preferred, &certificate, group)?;
+        let stock = Server::start(dir.path(), "stock", Providers::Stock, &certificate, group, None)?;
+        let fast = Server::start(dir.path(), "fast", Providers::Preferred, &certificate, group, None)?;
         let round = |server: &Server| -> Result<f64> {
             let before = server.cpu()?;
             for _ in 0..handshakes {

@@ -54,7 +54,7 @@ pub fn run(handshakes: usize, seconds: usize) -> Result<()> {
     );
     for (case, algorithm, group) in CASES {
         let certificate = pki::certificate(dir.path(), algorithm)?;
-        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group)?;
+        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group, None)?;
         let client = Client::new(group, &certificate.file)?;
         let (mut counted, mut timed) = (Tally::default(), Tally::default());
         for _ in 0..handshakes {
@@ -75,7 +75,7 @@ pub fn run(handshakes: usize, seconds: usize) -> Result<()> {
     );
     for (level, family, group, algorithm) in LEVELS {
         let certificate = pki::certificate(dir.path(), algorithm)?;
-        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group)?;
+        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group, None)?;
         let client = Client::new(group, &certificate.file)?;
         let mut tally = Tally::default();
         for _ in 0..FOR_TIMES {

@@ -2,6 +2,7 @@
 //!
 //! - `qtls-handshake demo`: the KpqC cases, with certificate sizes and times beside those of classical and NIST's.
 //! - `qtls-handshake cost`: CPU of HAProxy for each handshake, with and without the provider's fast path.
+//! - `qtls-handshake resumption`: CPU of HAProxy for a full handshake and for one that a ticket resumes, by mode.
 //! - `qtls-handshake operations`: what single operations cost, of every algorithm and provider.
 //!
 //! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES).
@@ -11,6 +12,7 @@ mod cost;
 mod demo;
 mod operations;
 mod pki;
+mod resumption;
 mod server;
 mod stats;
 
@@ -21,6 +23,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "usage: qtls-handshake demo [--handshakes N] [--seconds S]
        qtls-handshake cost [--rounds N] [--handshakes N]
+       qtls-handshake resumption [--rounds N] [--handshakes N]
        qtls-handshake operations [TEXT]     (only rows of the table that have the text)";
 
 /// The number after an option.
@@ -42,15 +45,17 @@ fn run(args: &[String]) -> Result<()> {
     }
     let known: &[&str] = match args.first().map(String::as_str) {
         Some("demo") => &["--handshakes", "--seconds"],
-        Some("cost") => &["--rounds", "--handshakes"],
+        Some("cost" | "resumption") => &["--rounds", "--handshakes"],
         _ => return Err(USAGE.into()),
     };
     if let Some(unknown) = args[1..].iter().step_by(2).find(|a| !known.contains(&a.as_str())) {
         return Err(format!("{unknown} is no option\n{USAGE}").into());
     }
+    let (handshakes, rounds) = (option(args, "--handshakes", 200)?, option(args, "--rounds", 7)?);
     match args[0].as_str() {
-        "demo" => demo::run(option(args, "--handshakes", 200)?, option(args, "--seconds", 10)?),
-        _ => cost::run(option(args, "--rounds", 7)?, option(args, "--handshakes", 200)?),
+        "demo" => demo::run(handshakes, option(args, "--seconds", 10)?),
+        "cost" => cost::run(rounds, handshakes),
+        _ => resumption::run(rounds, handshakes),
     }
 }
 

@@ -20,6 +20,7 @@ fn options(algorithm: &str) -> Vec<String> {
         "ECDSA-P256" => ("EC", "ec_paramgen_curve:P-256"),
         "ECDSA-P384" => ("EC", "ec_paramgen_curve:P-384"),
         "ECDSA-P521" => ("EC", "ec_paramgen_curve:P-521"),
+        "RSA-4096" => ("RSA", "rsa_keygen_bits:4096"),
         other => return vec![other.into()],
     };
     vec![name.into(), "-pkeyopt".into(), option.into()]

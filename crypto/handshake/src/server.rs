@@ -42,21 +42,27 @@ impl Providers {
 }
 
 impl Server {
-    /// Starts HAProxy with one certificate and one group.
+    /// Starts HAProxy with one certificate and one group, and with tickets under the keys of a file, if there is one.
     pub fn start(
         dir: &Path,
         name: &str,
         providers: Providers,
         certificate: &Certificate,
         group: &str,
+        ticket_keys: Option<&Path>,
     ) -> Result<Server> {
         // A port of the kernel's choice; nobody else is expected to take it meanwhile.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let (configuration, log) = (dir.join(format!("{name}.cfg")), dir.join(format!("{name}.log")));
+        // As the gateway's own configuration has it.
+        let tickets = match ticket_keys {
+            None => "no-tls-tickets".into(),
+            Some(file) => format!("tls-ticket-keys {}", file.display()),
+        };
         let text = format!(
-            "global\n{}    tune.ssl.cachesize 0\n    nbthread 1\n    maxconn 2000\n\
+            "global\n{}    tune.ssl.cachesize 0\n    tune.ssl.lifetime 7200\n    nbthread 1\n    maxconn 2000\n\
              defaults\n    mode http\n    timeout client 10s\n    timeout server 10s\n    timeout connect 10s\n\
-             frontend f\n    bind {address} ssl crt {} curves {group} ssl-min-ver TLSv1.3 no-tls-tickets\n\
+             frontend f\n    bind {address} ssl crt {} curves {group} ssl-min-ver TLSv1.3 {tickets}\n\
              \x20   http-request return status 200\n",
             providers.configuration(),
             certificate.file.display(),
@@ -97,6 +103,28 @@ impl Drop for Server {
         let _ = self.process.kill(); // it may have ended
         let _ = self.process.wait();
     }
+}
+
+/// What is measured, and on what, in one line.
+pub fn setting() -> Result<String> {
+    let words = |program: &str, option: &str| -> Result<Vec<String>> {
+        let out = Command::new(program).arg(option).output().map_err(|e| format!("{program} does not start: {e}"))?;
+        Ok(String::from_utf8_lossy(&out.stdout).split_whitespace().take(3).map(String::from).collect())
+    };
+    let (haproxy, openssl) = (words("haproxy", "-v")?, words("openssl", "version")?); // HAProxy version 3.2.1, OpenSSL 3.5.1
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpuinfo
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown", |m| m.trim_matches([':', '\t', ' ']));
+    let load = fs::read_to_string("/proc/loadavg")?;
+    Ok(format!(
+        "HAProxy {}, OpenSSL {}; {} processors ({model}), load {} before",
+        haproxy.last().map_or("unknown", String::as_str),
+        openssl.get(1).map_or("unknown", String::as_str),
+        std::thread::available_parallelism()?,
+        load.split_whitespace().next().unwrap_or("unknown"),
+    ))
 }
 
 /// A command that the kernel kills when the thread that started it ends, even one that was killed and dropped nothing.
