@@ -144,6 +144,9 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 		soon(renew)
 	}
 	if again := in.Resumption.LookAgain; again > 0 {
+		if in.Resumption.Err != nil {
+			again = lookForServers // they may have moved
+		}
 		next = min(next, again)
 	}
 	if p.Waiting {
