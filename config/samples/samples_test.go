@@ -298,4 +298,14 @@ func TestTheUsersOfTheExternalStoreAreEnough(t *testing.T) {
 	if err := agent.Publish(t.Context(), ring, d); !errors.Is(err, ticketstore.ErrPermission) {
 		t.Errorf("an agent writes: %v", err)
 	}
+
+	guide, err := os.ReadFile(filepath.Join("..", "..", "docs", "session-resumption.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(objects.Secrets["ticket-store-config"].Data["users.acl"])) {
+		if before, rights, ok := strings.Cut(line, "-keys "); ok && !strings.Contains(string(guide), rights) {
+			t.Errorf("docs/session-resumption.md gives other rights than %q to %s", rights, before)
+		}
+	}
 }
