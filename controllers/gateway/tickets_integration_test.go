@@ -164,7 +164,7 @@ func readRing(ctx context.Context, c client.Client, namespace, gateway string) (
 	}
 	defer store.Close()
 	for id, ring := range a.Rings {
-		d, err := store.Read(ctx, id)
+		d, err := store.Read(ctx, ring.Stored)
 		if err != nil {
 			return id, tickets.Ring{}, err
 		}

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -44,12 +46,12 @@ type reading struct {
 	until time.Duration
 }
 
-// followRings reads rings at once, whenever one may have changed, and from time
-// to time, until the context ends.
-func followRings(ctx context.Context, store RingStore, rings []string, now func() time.Duration, deliver func(reading)) {
+// followRings reads rings, whose names in the store are given, at once, whenever
+// one may have changed, and from time to time, until the context ends.
+func followRings(ctx context.Context, store RingStore, rings []string, stored map[string]string, now func() time.Duration, deliver func(reading)) {
 	defer store.Close()
 	wake := make(chan struct{}, 1)
-	go store.Follow(ctx, rings, func(string) {
+	go store.Follow(ctx, slices.Sorted(maps.Values(stored)), func(string) {
 		select {
 		case wake <- struct{}{}:
 		default: // it is awake
@@ -59,7 +61,7 @@ func followRings(ctx context.Context, store RingStore, rings []string, now func(
 	for {
 		failed := false
 		for _, ring := range rings {
-			document, err := store.Read(ctx, ring)
+			document, err := store.Read(ctx, stored[ring])
 			if ctx.Err() != nil {
 				return
 			}
@@ -155,9 +157,13 @@ func (a *Agent) watchRings(ctx context.Context) {
 		}
 		return
 	}
+	stored := map[string]string{}
+	for _, id := range rings {
+		stored[id] = cmp.Or(a.access.Rings[id].Stored, id) // one that the Secret does not tell of is nowhere
+	}
 	followCtx, cancel := context.WithCancel(ctx)
 	a.follower.cancel = cancel
-	go followRings(followCtx, store, rings, a.clock, func(r reading) {
+	go followRings(followCtx, store, rings, stored, a.clock, func(r reading) {
 		a.post(followCtx, func() {
 			if followCtx.Err() == nil {
 				a.ringRead(r)

@@ -19,6 +19,9 @@ import (
 	"qtls.dev/qtls/internal/ticketstore"
 )
 
+// storedName is what the test's ring is called in the store.
+const storedName = testRing + ".one"
+
 // fakeStore is one whose answers a test sets.
 type fakeStore struct {
 	mu     sync.Mutex
@@ -28,9 +31,12 @@ type fakeStore struct {
 	wake   func(string)
 }
 
-func (s *fakeStore) Read(context.Context, string) (ticketstore.Document, error) {
+func (s *fakeStore) Read(_ context.Context, name string) (ticketstore.Document, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if name != storedName {
+		return ticketstore.Document{}, ticketstore.ErrNotFound
+	}
 	s.reads++
 	return ticketstore.Document{ExpiresIn: time.Hour}, s.err
 }
@@ -69,7 +75,7 @@ func TestRingsAreReadAtOnceOnNewsAndFromTimeToTime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		store := &fakeStore{}
 		var last reading
-		go followRings(ctx, store, []string{testRing}, func() time.Duration { return 100 * time.Hour }, func(r reading) { last = r })
+		go followRings(ctx, store, []string{testRing}, map[string]string{testRing: storedName}, func() time.Duration { return 100 * time.Hour }, func(r reading) { last = r })
 		synctest.Wait()
 		if n := store.did(); n != 1 {
 			t.Errorf("%d readings at the start", n)

@@ -136,6 +136,8 @@ type TicketAccess struct {
 
 // RingAccess opens the documents of one ring.
 type RingAccess struct {
+	// Stored is the name that the ring has in the store.
+	Stored       string               `json:"stored"`
 	WrappingKeys tickets.WrappingKeys `json:"wrappingKeys"`
 	// LeastEpoch: a ring of a lower one is not used, and not used on.
 	LeastEpoch uint64 `json:"leastEpoch"`

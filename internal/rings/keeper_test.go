@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -47,6 +49,8 @@ func (w *world) operator() (k *Keeper, stop func()) {
 	return New(ctx, w.api, w.api, w.clock, func(types.NamespacedName) {}), cancel
 }
 
+func init() { ctrl.SetLogger(logr.Discard()) }
+
 func name(gateway string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "shop", Name: gateway}
 }
@@ -73,7 +77,7 @@ func agent(t *testing.T, k *Keeper, gateway string, servers ...*storetest.Server
 	if !ok {
 		return tickets.Ring{}, errors.New("the agents may not open the ring yet")
 	}
-	d, err := store.Read(t.Context(), ringID)
+	d, err := store.Read(t.Context(), access.Stored)
 	if err != nil {
 		return tickets.Ring{}, err
 	}
@@ -277,9 +281,32 @@ func TestADeletedSecretMakesANewRing(t *testing.T) {
 	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}}); err != nil {
 		t.Fatal(err)
 	}
+	w.pass(10 * time.Second)
 	other, _ := w.operator()
 	other.Want(name(web), wanted(server))
 	eventually(t, other, "one with a higher number", func(o tickets.Ring) bool { return o.Epoch > n.Epoch }, server)
+}
+
+// Two clusters may use one store, by accident too: their rings have nothing to
+// do with each other.
+func TestTwoClustersShareAStore(t *testing.T) {
+	server := storetest.Start(t)
+	var keepers []*Keeper
+	var first []tickets.Ring
+	for range 2 {
+		k, _ := newWorld(t).operator()
+		k.Want(name(web), wanted(server))
+		keepers, first = append(keepers, k), append(first, eventually(t, k, "a ring", anyRing, server))
+	}
+	time.Sleep(2 * refresh)
+	for i, k := range keepers {
+		if again := eventually(t, k, "the ring", anyRing, server); again != first[i] || k.State(name(web)).Err != nil {
+			t.Errorf("cluster %d has epoch %d after %d: %v", i, again.Epoch, first[i].Epoch, k.State(name(web)).Err)
+		}
+	}
+	if first[0].Keys == first[1].Keys {
+		t.Error("both have the same keys")
+	}
 }
 
 func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {

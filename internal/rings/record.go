@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"crypto/rand"
 	"maps"
 	"time"
 
@@ -10,6 +11,9 @@ import (
 // record is what a Secret remembers of a ring. The keys themselves are not in
 // it: who reads the Secret still needs the store, and the other way round.
 type record struct {
+	// Name, after the ring's ID, under which the store has it: another record,
+	// as of another cluster that uses the same store, is of another ring.
+	Name string `json:"name"`
 	// WrappingKeys open the ring in the store. Current seals it; Coming will,
 	// after the next rotation, when every agent has had time to learn of it.
 	WrappingKeys    tickets.WrappingKeys `json:"wrappingKeys"`
@@ -59,6 +63,10 @@ func advance(before record, known bool, rotation time.Duration, at time.Time, dr
 	case len(before.WrappingKeys) == 0:
 		do = renew
 		after.WrappingKeys = nil // made below
+		after.Name = rand.Text()[:12]
+		// Should this not be the first record: its numbers were lower, for a
+		// rotation takes seconds.
+		after.Epoch = max(before.Epoch, uint64(max(0, at.Unix())))
 	case dropped:
 		do = renew
 		after.WrappingKeys = nil // what leaked may be these

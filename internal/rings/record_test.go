@@ -20,7 +20,7 @@ func first() record {
 
 func TestANewRing(t *testing.T) {
 	r, do := advance(record{}, false, period, start, map[string]string{"web": "2026-10-31"})
-	if do != renew || r.Epoch != tickets.Size || r.LeastEpoch != 0 || len(r.WrappingKeys) != 1 || !r.Rotated.Equal(start) {
+	if do != renew || r.Epoch != uint64(start.Unix())+tickets.Size || r.Name == "" || r.LeastEpoch != 0 || len(r.WrappingKeys) != 1 || !r.Rotated.Equal(start) {
 		t.Errorf("%d, %+v", do, r)
 	}
 	if _, ok := r.WrappingKeys[r.Current]; !ok {
@@ -28,6 +28,20 @@ func TestANewRing(t *testing.T) {
 	}
 	if again, do := advance(r, true, period, start, map[string]string{"web": "2026-10-31"}); do != keep || !reflect.DeepEqual(again, r) {
 		t.Errorf("nothing has happened, and: %d, %+v", do, again)
+	}
+}
+
+// Agents use no keys with lower numbers than those they have.
+func TestARecordThatIsMadeAnewHasHigherNumbers(t *testing.T) {
+	r := first()
+	const shortest = 10 * time.Second
+	at := start
+	for range 1000 {
+		at = at.Add(shortest)
+		r, _ = advance(r, true, shortest, at, nil)
+	}
+	if again, _ := advance(record{}, false, shortest, at.Add(time.Second), nil); again.Epoch <= r.Epoch || again.Name == r.Name {
+		t.Errorf("epoch %d after %d, names %s and %s", again.Epoch, r.Epoch, again.Name, r.Name)
 	}
 }
 

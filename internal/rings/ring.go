@@ -220,6 +220,9 @@ func (r *ring) seal(keys tickets.Ring) {
 	r.document = tickets.Seal(keys, r.key.id, r.record.Current, r.record.WrappingKeys[r.record.Current])
 }
 
+// stored is the name that the ring has in the stores.
+func (r *ring) stored() string { return r.key.id + "." + r.record.Name }
+
 // find looks for the ring in the stores, where an earlier operator put it.
 func (r *ring) find(ctx context.Context, d demand) {
 	said := false
@@ -227,7 +230,7 @@ func (r *ring) find(ctx context.Context, d demand) {
 		if u.store == nil {
 			continue
 		}
-		found, err := u.store.Read(ctx, r.key.id)
+		found, err := u.store.Read(ctx, r.stored())
 		if err != nil {
 			said = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed)
 			continue
@@ -246,7 +249,7 @@ func (r *ring) grant(d demand) {
 	if len(r.record.WrappingKeys) == 0 {
 		return
 	}
-	access := dataplane.RingAccess{WrappingKeys: maps.Clone(r.record.WrappingKeys), LeastEpoch: r.record.LeastEpoch}
+	access := dataplane.RingAccess{Stored: r.stored(), WrappingKeys: maps.Clone(r.record.WrappingKeys), LeastEpoch: r.record.LeastEpoch}
 	r.keeper.mu.Lock()
 	changed := r.access == nil || !reflect.DeepEqual(*r.access, access)
 	r.access = &access
@@ -266,7 +269,7 @@ func (r *ring) publish(ctx context.Context, d demand) error {
 	var all sync.WaitGroup
 	for i, u := range d.users {
 		if u.store != nil {
-			all.Go(func() { errs[i] = u.store.Publish(ctx, r.key.id, document) })
+			all.Go(func() { errs[i] = u.store.Publish(ctx, r.stored(), document) })
 		}
 	}
 	all.Wait()
@@ -289,7 +292,7 @@ func (r *ring) publish(ctx context.Context, d demand) error {
 // or of one whose record is lost.
 func (r *ring) overtaken(stored ticketstore.Document) error {
 	if stored.Epoch > math.MaxUint64/2 {
-		return fmt.Errorf("the store holds the key %q with epoch %d, which no operator wrote; delete it", "ring:"+r.key.id, stored.Epoch)
+		return fmt.Errorf("the store holds the key %q with epoch %d, which no operator wrote; delete it", "ring:"+r.stored(), stored.Epoch)
 	}
 	// Where it is of nobody's use, the next keys have a higher number.
 	_, err := tickets.Open(stored.Content, r.key.id, r.record.WrappingKeys, r.record.LeastEpoch)
