@@ -19,28 +19,34 @@ import (
 	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
-// ServerConfig is what the Redis Operator's images make of a RedisReplication's
-// fields (release v0.26, internal/agent/bootstrap/redis): the server's password
-// is the default user's, TLS is offered to clients without a certificate, and
-// the additional configuration is included last.
-func ServerConfig(files, include, data, password string, port int) string {
+// Places are where a server finds what it is given.
+type Places struct{ TLS, Users, Include, Data string }
+
+// Mounted is where the Redis Operator mounts it.
+var Mounted = Places{TLS: "/tls", Users: "/etc/redis/" + redisoperator.KeyUsers, Include: "/etc/redis/external.conf.d/" + redisoperator.KeyConfig, Data: "/data"}
+
+// Config is what the Redis Operator's images make of a RedisReplication's fields
+// (release v0.26, internal/agent/bootstrap/redis): the server's password is the
+// default user's, TLS is offered to clients without a certificate, and the
+// additional configuration is included last.
+func (p Places) Config(password string, port int) string {
 	return fmt.Sprintf(`bind 0.0.0.0 ::
 tcp-keepalive 60
 daemonize no
-masterauth %[5]s
-requirepass %[5]s
+masterauth %[1]s
+requirepass %[1]s
 protected-mode yes
-tls-cert-file %[1]s/%[6]s
-tls-key-file %[1]s/%[7]s
-tls-ca-cert-file %[1]s/%[8]s
+tls-cert-file %[2]s/%[3]s
+tls-key-file %[2]s/%[4]s
+tls-ca-cert-file %[2]s/%[5]s
 tls-auth-clients optional
 tls-replication yes
-aclfile %[1]s/%[9]s
+aclfile %[6]s
 port 0
-tls-port %[4]d
-dir %[3]s
-include %[2]s
-`, files, include, data, port, password, redisoperator.KeyCertificate, redisoperator.KeyPrivateKey, redisoperator.KeyAuthority, redisoperator.KeyUsers)
+tls-port %[7]d
+dir %[8]s
+include %[9]s
+`, password, p.TLS, redisoperator.KeyCertificate, redisoperator.KeyPrivateKey, redisoperator.KeyAuthority, p.Users, port, p.Data, p.Include)
 }
 
 // Server is one that runs.
@@ -61,7 +67,8 @@ func Start(t testing.TB, secret map[string][]byte, include string, more ...strin
 	s := &Server{t: t, dir: t.TempDir(), Port: storetest.FreePort(t)}
 	files := maps.Clone(secret)
 	files[redisoperator.KeyConfig] = []byte(include)
-	config := ServerConfig(s.dir, filepath.Join(s.dir, redisoperator.KeyConfig), s.dir, string(secret[redisoperator.KeyPassword]), s.Port)
+	places := Places{TLS: s.dir, Users: filepath.Join(s.dir, redisoperator.KeyUsers), Include: filepath.Join(s.dir, redisoperator.KeyConfig), Data: s.dir}
+	config := places.Config(string(secret[redisoperator.KeyPassword]), s.Port)
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(s.dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
