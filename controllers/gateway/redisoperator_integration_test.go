@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,6 +178,17 @@ func TestTheRingIsWhereTheRedisOperatorSays(t *testing.T) {
 	g := operatedGateway(namespace, &v1alpha1.RedisOperatorStore{})
 	create(t, c, g)
 	o := operatedObject(t, c, g, v1alpha1.RedisOperatorReplication)
+
+	// These definitions refuse what the Redis Operator does not document.
+	wrong := o.DeepCopy()
+	wrong.SetName("wrong")
+	wrong.SetManagedFields(nil)
+	wrong.SetResourceVersion("")
+	wrong.SetUID("")
+	wrong.Object["spec"].(map[string]any)["kubernetesConfig"].(map[string]any)["imageName"] = "x"
+	if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(wrong), client.FieldOwner("test")); err == nil || !strings.Contains(err.Error(), "imageName") {
+		t.Errorf("a field that is not documented: %v", err)
+	}
 
 	// A server with what the object names, as the Redis Operator would run it.
 	named := func(path ...string) string {
