@@ -89,14 +89,21 @@ func followRings(ctx context.Context, store RingStore, rings []string, stored ma
 // ringsNeeded are those of the published revision and of the running one.
 func ringsNeeded(in observed, me own) []string {
 	var rings []string
-	if p := in.published; p != nil && p.Revision.Tickets != nil {
-		rings = append(rings, p.Revision.Tickets.Ring)
-	}
-	if me.current != nil && me.current.Revision.Tickets != nil {
-		rings = append(rings, me.current.Revision.Tickets.Ring)
+	for _, t := range ticketsNeeded(in, me) {
+		rings = append(rings, t.Ring)
 	}
 	slices.Sort(rings)
 	return slices.Compact(rings)
+}
+
+func ticketsNeeded(in observed, me own) (all []*dataplane.Tickets) {
+	if p := in.published; p != nil && p.Revision.Tickets != nil {
+		all = append(all, p.Revision.Tickets)
+	}
+	if me.current != nil && me.current.Revision.Tickets != nil {
+		all = append(all, me.current.Revision.Tickets)
+	}
+	return all
 }
 
 // follower of rings, of which there is at most one.
@@ -217,7 +224,13 @@ func (a *Agent) ringRead(r reading) {
 	if err == nil {
 		var ring tickets.Ring
 		if ring, err = a.openRing(r, seen); err == nil {
-			seen.Ring, seen.until, seen.problem, seen.kind = ring, r.until, "", nil
+			if seen.first == 0 || seen.Epoch != ring.Epoch {
+				seen.first = a.clock()
+			}
+			if has := keysOf(a.current, r.ring); has != nil && has.Epoch == ring.Epoch {
+				seen.first = min(seen.first, has.Since)
+			}
+			seen.Ring, seen.until, seen.problem, seen.kind = ring, min(r.until, seen.first+a.longest(r.ring)), "", nil
 		}
 	}
 	if err != nil {
@@ -233,17 +246,28 @@ func (a *Agent) ringRead(r reading) {
 	a.rings[r.ring] = seen
 }
 
-// openRing opens a document, unless it is older than what is in use and good.
+// longest is for how long a ring may be used at most, whatever its store says:
+// the operator rotates it after one period, and stops to tell the store that it
+// is good at the latest then, for two more.
+func (a *Agent) longest(id string) time.Duration {
+	seconds := 0
+	for _, t := range ticketsNeeded(a.observed, a.own) {
+		if t.Ring == id {
+			seconds = max(seconds, t.RotationSeconds)
+		}
+	}
+	return 3 * time.Duration(seconds) * time.Second
+}
+
+// openRing opens a document, unless it is older than what was had before: a
+// ring that is made anew has a higher epoch, too.
 func (a *Agent) openRing(r reading, seen seenRing) (tickets.Ring, error) {
 	access, ok := a.access.Rings[r.ring]
 	if !ok {
 		return tickets.Ring{}, tickets.ErrWrappingKey // ringProblem tells
 	}
-	least, now := access.LeastEpoch, a.clock()
-	if now < seen.until {
-		least = max(least, seen.Epoch)
-	}
-	if has := keysOf(a.current, r.ring); has != nil && now < has.Until {
+	least := max(access.LeastEpoch, seen.Epoch)
+	if has := keysOf(a.current, r.ring); has != nil {
 		least = max(least, has.Epoch)
 	}
 	return tickets.Open(r.document.Content, r.ring, access.WrappingKeys, least)

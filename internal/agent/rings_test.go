@@ -125,6 +125,7 @@ func ringAgent(t *testing.T) (a *agentAtRest, name string, k tickets.WrappingKey
 	a = &agentAtRest{t: t, Agent: New(Options{Gateway: "web", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics()})}
 	a.clock = func() time.Duration { return 100 * time.Hour }
 	a.rings[testRing] = seenRing{}
+	a.published = &published{Revision: dataplane.Revision{Tickets: &dataplane.Tickets{Ring: testRing, RotationSeconds: 3600}}}
 	a.secret(dataplane.TicketAccess{
 		Store: &ticketstore.Connection{Mode: ticketstore.Members, Addresses: []string{"redis:6379"}, Password: password, Prefix: "q:"},
 		Rings: map[string]dataplane.RingAccess{testRing: {WrappingKeys: tickets.WrappingKeys{name: k}}},
@@ -182,18 +183,26 @@ func TestARingIsTakenIn(t *testing.T) {
 	}
 }
 
-func TestARingThatBeganAnewIsTakenWhenTheFormerHasEnded(t *testing.T) {
+// Whatever a store says that others than the operator write to.
+func TestARingIsNotUsedForeverNorGoesBack(t *testing.T) {
 	a, name, k := ringAgent(t)
-	a.reads(tickets.Seal(epoch9, testRing, name, k))
-	began := tickets.Seal(epoch5, testRing, name, k)
-	a.reads(began)
-	if seen := a.rings[testRing]; seen.Ring != epoch9 {
-		t.Errorf("went back to epoch %d", seen.Epoch)
+	six := tickets.Seal(epoch6, testRing, name, k)
+	read := func(at time.Duration, content []byte) seenRing {
+		a.clock = func() time.Duration { return at }
+		a.ringRead(reading{ring: testRing, document: ticketstore.Document{Content: content}, until: 1000 * time.Hour})
+		return a.rings[testRing]
 	}
-	a.clock = func() time.Duration { return 101 * time.Hour }
-	a.reads(began)
-	if seen := a.rings[testRing]; seen.Ring != epoch5 {
-		t.Errorf("epoch %d, problem %q", seen.Epoch, seen.problem)
+	const longest = 3 * time.Hour
+	for _, at := range []time.Duration{100 * time.Hour, 101 * time.Hour, 104 * time.Hour} {
+		if seen := read(at, six); seen.Ring != epoch6 || seen.until != 100*time.Hour+longest {
+			t.Errorf("at %s: epoch %d until %s", at, seen.Epoch, seen.until)
+		}
+	}
+	if seen := read(105*time.Hour, tickets.Seal(epoch5, testRing, name, k)); seen.Ring != epoch6 || !strings.Contains(seen.problem, "older than") {
+		t.Errorf("went back to epoch %d: %s", seen.Epoch, seen.problem)
+	}
+	if seen := read(106*time.Hour, tickets.Seal(epoch9, testRing, name, k)); seen.Ring != epoch9 || seen.until != 106*time.Hour+longest {
+		t.Errorf("the next: epoch %d until %s", seen.Epoch, seen.until)
 	}
 }
 

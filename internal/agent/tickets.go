@@ -54,6 +54,8 @@ type seenRing struct {
 	// Ring as it was last read; epoch 0: never. It is good until then.
 	tickets.Ring
 	until time.Duration
+	// first is since when it has been this one.
+	first time.Duration
 	// problem with the last reading, and its kind: of the same kind, the next
 	// one changes nothing.
 	problem string
