@@ -408,8 +408,8 @@ type SessionResumption struct {
 	RotationPeriod *metav1.Duration `json:"rotationPeriod,omitempty"`
 	// ring names keys that are shared with other gateways of this namespace
 	// that name them too and have the same policy: a client of one resumes on
-	// another, where a listener of the same name and client authentication takes
-	// it. Gateways that share keys can pretend to be each other to clients that
+	// another, where a listener of the same name, host names, certificates and
+	// client authentication takes it. Gateways that share keys can pretend to be each other to clients that
 	// resume. Default: keys of the gateway's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
@@ -579,7 +579,8 @@ type ExternalStore struct {
 	// +required
 	CredentialsRef SecretReference `json:"credentialsRef"`
 	// agentCredentialsRef names the Secret with which the gateway's pods read.
-	// Its user needs no more than GET, PTTL and SUBSCRIBE on the prefix.
+	// Its user needs no more than PING, GETRANGE, PTTL and SUBSCRIBE, and to see
+	// no more than the prefix.
 	// +required
 	AgentCredentialsRef SecretReference `json:"agentCredentialsRef"`
 }
