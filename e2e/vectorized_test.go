@@ -39,7 +39,7 @@ func TestVectorizedImplementation(t *testing.T) {
 		for implementation, g := range gateways {
 			pod := n.gatewayPods(g)[0]
 			before := n.cpu(pod)
-			out := n.shell(trixie, fmt.Sprintf(`curl -sS --no-sessionid --cacert %s --resolve web.example:443:%s -H 'Connection: close' -o /dev/null -w '%%{http_code}\n' 'https://web.example/?[1-%d]' | sort | uniq -c; curl -sSv --cacert %[1]s --resolve web.example:443:%[2]s https://web.example/ 2>&1 | grep 'SSL connection'`,
+			out := n.shell(trixie, fmt.Sprintf(`curl -sS --http1.1 --no-sessionid --cacert %s --resolve web.example:443:%s -H 'Connection: close' -o /dev/null -w '%%{http_code}\n' 'https://web.example/?[1-%d]' | sort | uniq -c; curl -sSv --cacert %[1]s --resolve web.example:443:%[2]s https://web.example/ 2>&1 | grep 'SSL connection'`,
 				r.ca, pod.Status.PodIP, handshakes))
 			costs[implementation] = append(costs[implementation], 1e6*(n.cpu(pod)-before)/handshakes)
 			if f := strings.Fields(out.stdout); len(f) < 2 || f[0] != fmt.Sprint(handshakes) || f[1] != "200" || !strings.Contains(out.stdout, "X25519MLKEM768 / id-ml-dsa-65") {
