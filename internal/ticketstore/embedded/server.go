@@ -21,19 +21,24 @@ var rights = map[Role]string{
 	Probe:    "nopass +ping",
 }
 
-// users is the access control list of the servers. They see hashes alone; the
-// passwords are random, so that nothing is found by guessing.
+// users is the access control list of the servers.
 func (c *Credentials) users() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "user default reset") // off, without rights
 	for _, role := range []Role{Operator, Agent, Probe} {
-		fmt.Fprintf(&b, "user %s reset on", role)
-		if password := c.passwords[role]; password != "" {
-			fmt.Fprintf(&b, " #%x", sha256.Sum256([]byte(password)))
-		}
-		fmt.Fprintf(&b, " %s\n", rights[role])
+		fmt.Fprintln(&b, c.User(role))
 	}
 	return b.String()
+}
+
+// User is a role's line in an access control list, with more rights. Servers see
+// hashes alone; the passwords are random, so that nothing is found by guessing.
+func (c *Credentials) User(role Role, more ...string) string {
+	words := []string{"user", string(role), "reset", "on"}
+	if password := c.passwords[role]; password != "" {
+		words = append(words, fmt.Sprintf("#%x", sha256.Sum256([]byte(password))))
+	}
+	return strings.Join(append(append(words, rights[role]), more...), " ")
 }
 
 // Config of a server with its files in one folder and its data in another.
