@@ -69,6 +69,13 @@ func TestWhatTheProvidersKeyLeavesOutIsNoneOfItsCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	manifest, err := os.ReadFile(filepath.Join(dir, "provider", "Cargo.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`.*\bpath *= *".*`).Find(manifest); m != nil {
+		t.Errorf("provider/Cargo.toml: %s: the key leaves that crate out", m)
+	}
 	// A module in a file of its own, or a file that is compiled in, with the line before.
 	uses := regexp.MustCompile(`(?m)^(.*)\n.*(\bmod tests;|include\w*!\(.*(?:\.md|tests|testdata|handshake)\b.*)$`)
 	found := 0
