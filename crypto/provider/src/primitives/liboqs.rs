@@ -155,3 +155,26 @@ impl super::Signature for Signature {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::initialise;
+
+    /// With AVX-512 and, as it thinks, without carry-less multiplication, BIKE writes beyond a buffer on its stack. liboqs
+    /// 0.13 forgets that `xgetbv` changes EDX: whether it comes to think so is up to the compiler.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn liboqs_knows_the_processor() {
+        use oqs_sys::common::{OQS_CPU_has_extension, OQS_CPU_EXT::*};
+        initialise();
+        for (extension, is_there) in [
+            (OQS_CPU_EXT_AVX2, is_x86_feature_detected!("avx2")),
+            (OQS_CPU_EXT_AVX512, is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq")),
+            (OQS_CPU_EXT_PCLMULQDQ, is_x86_feature_detected!("pclmulqdq")),
+            (OQS_CPU_EXT_POPCNT, is_x86_feature_detected!("popcnt")),
+        ] {
+            // SAFETY: it only answers.
+            assert_eq!(unsafe { OQS_CPU_has_extension(extension) } == 1, is_there, "{extension:?}");
+        }
+    }
+}
