@@ -1,0 +1,315 @@
+//! The configuration file: the slot, its members in order of preference, and the keys that it shows.
+//!
+//! ```text
+//! [slot]
+//! label = gateway
+//! order = ordered                       # or spread
+//!
+//! [member hsm-a]
+//! module = /usr/lib/softhsm/libsofthsm2.so
+//! token = gw                            # or serial = 0123456789abcdef
+//! pin-file = /run/secrets/hsm-a/pin
+//! sessions = 4
+//! timeout = 2000ms
+//! retry = 500ms
+//!
+//! [key web]
+//! id = 01
+//! public-key = /etc/qtls/keys/web.pem
+//! ```
+//!
+//! Reading it is a pure function of the text and the files of public keys. PIN files are not read here: a PIN that is
+//! missing concerns one member, and must not stop a program from starting.
+
+use crate::spki::PublicKey;
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// In which order members are asked for a signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The first that is up, always.
+    Ordered,
+    /// All that are up, by turns.
+    Spread,
+}
+
+/// Which of the tokens of a module is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenName {
+    Label(String),
+    Serial(String),
+}
+
+impl fmt::Display for TokenName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            TokenName::Label(l) => write!(f, "label {l:?}"),
+            TokenName::Serial(s) => write!(f, "serial number {s:?}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    pub module: PathBuf,
+    pub token: TokenName,
+    pub pin_file: PathBuf,
+    /// How many sessions are open, and so how many signatures are made at a time.
+    pub sessions: usize,
+    /// How long one signature may take, waiting for a session included.
+    pub timeout: Duration,
+    /// How long a member that is down is left alone.
+    pub retry: Duration,
+}
+
+/// A key that the slot shows. Members know it by its label, and by its ID too if one is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    pub label: String,
+    pub id: Vec<u8>,
+    pub public: PublicKey,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub label: String,
+    pub order: Order,
+    pub members: Vec<Member>,
+    pub keys: Vec<Key>,
+}
+
+/// What is wrong with the file, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Error {
+    pub line: usize,
+    pub message: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.message),
+            n => write!(f, "line {n}: {}", self.message),
+        }
+    }
+}
+
+fn error<T>(line: usize, message: impl Into<String>) -> Result<T, Error> {
+    Err(Error { line, message: message.into() })
+}
+
+/// One `[kind name]` with its fields, each used once.
+struct Section<'a> {
+    line: usize,
+    kind: &'a str,
+    name: &'a str,
+    fields: Vec<(usize, &'a str, &'a str)>,
+}
+
+impl<'a> Section<'a> {
+    fn title(&self) -> String {
+        if self.name.is_empty() {
+            format!("[{}]", self.kind)
+        } else {
+            format!("[{} {}]", self.kind, self.name)
+        }
+    }
+
+    fn take(&mut self, field: &str) -> Option<(usize, &'a str)> {
+        let at = self.fields.iter().position(|f| f.1 == field)?;
+        let (line, _, value) = self.fields.remove(at);
+        Some((line, value))
+    }
+
+    fn need(&mut self, field: &str, example: &str) -> Result<(usize, &'a str), Error> {
+        match self.take(field) {
+            Some(f) => Ok(f),
+            None => error(self.line, format!("{}: {field} is missing; add {field} = {example}", self.title())),
+        }
+    }
+
+    fn path(&mut self, field: &str, example: &str) -> Result<(usize, PathBuf), Error> {
+        let (line, value) = self.need(field, example)?;
+        if !value.starts_with('/') || value.contains('\0') {
+            return error(line, format!("{}: {field} = {value}: want an absolute path", self.title()));
+        }
+        Ok((line, value.into()))
+    }
+
+    fn milliseconds(&mut self, field: &str, default: u64, least: u64, most: u64) -> Result<Duration, Error> {
+        let Some((line, value)) = self.take(field) else { return Ok(Duration::from_millis(default)) };
+        match value.strip_suffix("ms").and_then(decimal) {
+            Some(n) if (least..=most).contains(&n) => Ok(Duration::from_millis(n)),
+            _ => error(line, format!("{}: {field} = {value}: want {least}ms to {most}ms", self.title())),
+        }
+    }
+
+    fn end(&self, known: &str) -> Result<(), Error> {
+        match self.fields.first() {
+            Some((line, name, _)) => {
+                error(*line, format!("{}: {name}: there is no such field; there are {known}", self.title()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Digits only: no sign, no space, no number that does not fit.
+fn decimal(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    if text.len() % 2 != 0 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok()).collect()
+}
+
+fn sections(text: &str) -> Result<Vec<Section<'_>>, Error> {
+    let mut sections: Vec<Section> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let number = i + 1;
+        // A comment is a line of its own, or what follows a blank and a #: labels may contain one.
+        let line = match line.trim_start().starts_with('#') {
+            true => "",
+            false => line.find(" #").map_or(line, |at| &line[..at]).trim(),
+        };
+        if line.is_empty() {
+            continue;
+        }
+        if let Some(title) = line.strip_prefix('[') {
+            let Some(title) = title.strip_suffix(']') else {
+                return error(number, format!("{line}: want ] at the end"));
+            };
+            let (kind, name) = title.split_once(' ').map_or((title, ""), |(k, n)| (k, n.trim()));
+            if let Some(s) = sections.iter().find(|s| s.kind == kind && s.name == name) {
+                return error(number, format!("{} is there already, in line {}; keep one", s.title(), s.line));
+            }
+            sections.push(Section { line: number, kind, name, fields: Vec::new() });
+            continue;
+        }
+        let Some((field, value)) = line.split_once('=').map(|(f, v)| (f.trim(), v.trim())) else {
+            return error(number, format!("{line}: want [kind name] or field = value"));
+        };
+        let Some(section) = sections.last_mut() else {
+            return error(
+                number,
+                format!("{field} is in no section; put [slot], [member NAME] or [key LABEL] above it"),
+            );
+        };
+        if let Some((first, ..)) = section.fields.iter().find(|f| f.1 == field) {
+            return error(number, format!("{}: {field} is there already, in line {first}; keep one", section.title()));
+        }
+        if value.is_empty() {
+            return error(number, format!("{}: {field} is empty; give it a value or remove the line", section.title()));
+        }
+        section.fields.push((number, field, value));
+    }
+    Ok(sections)
+}
+
+/// The most members and keys that a file may have: it is read before anything else is checked.
+const MOST_MEMBERS: usize = 16;
+const MOST_KEYS: usize = 1024;
+
+impl Config {
+    /// Reads the text of a configuration; `read` gets the files of public keys.
+    pub fn parse(text: &str, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Config, Error> {
+        let mut config = Config { label: "qtls".into(), order: Order::Ordered, members: vec![], keys: vec![] };
+        for mut section in sections(text)? {
+            match (section.kind, section.name) {
+                ("slot", "") => config.read_slot(&mut section)?,
+                ("member", name) if !name.is_empty() => config.members.push(member(&mut section)?),
+                ("key", label) if !label.is_empty() => config.keys.push(key(&mut section, read)?),
+                _ => {
+                    let title = section.title();
+                    return error(section.line, format!("{title}: want [slot], [member NAME] or [key LABEL]"));
+                }
+            }
+        }
+        let (members, keys) = (config.members.len(), config.keys.len());
+        if members == 0 || members > MOST_MEMBERS {
+            return error(0, format!("{members} members; write 1 to {MOST_MEMBERS} sections [member NAME]"));
+        }
+        if keys == 0 || keys > MOST_KEYS {
+            return error(0, format!("{keys} keys; write 1 to {MOST_KEYS} sections [key LABEL]"));
+        }
+        Ok(config)
+    }
+
+    fn read_slot(&mut self, section: &mut Section) -> Result<(), Error> {
+        if let Some((line, label)) = section.take("label") {
+            if label.len() > 32 {
+                return error(line, format!("[slot]: label = {label}: PKCS#11 has room for 32 bytes; shorten it"));
+            }
+            self.label = label.into();
+        }
+        if let Some((line, order)) = section.take("order") {
+            self.order = match order {
+                "ordered" => Order::Ordered,
+                "spread" => Order::Spread,
+                _ => return error(line, format!("[slot]: order = {order}: want ordered or spread")),
+            };
+        }
+        section.end("label and order")
+    }
+}
+
+fn member(section: &mut Section) -> Result<Member, Error> {
+    let title = section.title();
+    let (_, module) = section.path("module", "/path/to/module.so")?;
+    let token = match (section.take("token"), section.take("serial")) {
+        (Some((_, label)), None) => TokenName::Label(label.into()),
+        (None, Some((_, serial))) => TokenName::Serial(serial.into()),
+        (Some(_), Some((line, _))) => return error(line, format!("{title}: token and serial are both set; keep one")),
+        (None, None) => {
+            return error(
+                section.line,
+                format!("{title}: which token is missing; add token = LABEL or serial = NUMBER"),
+            )
+        }
+    };
+    let (_, pin_file) = section.path("pin-file", "/path/to/pin")?;
+    let sessions = match section.take("sessions") {
+        None => 4,
+        Some((line, value)) => match decimal(value) {
+            Some(n @ 1..=64) => n as usize,
+            _ => return error(line, format!("{title}: sessions = {value}: want a number from 1 to 64")),
+        },
+    };
+    let timeout = section.milliseconds("timeout", 2000, 10, 60_000)?;
+    let retry = section.milliseconds("retry", 500, 10, 600_000)?;
+    section.end("module, token, serial, pin-file, sessions, timeout and retry")?;
+    Ok(Member { name: section.name.into(), module, token, pin_file, sessions, timeout, retry })
+}
+
+fn key(section: &mut Section, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Key, Error> {
+    let title = section.title();
+    let id = match section.take("id") {
+        None => vec![],
+        Some((line, value)) => match hexadecimal(value) {
+            Some(id) if id.len() <= 255 => id,
+            _ => return error(line, format!("{title}: id = {value}: want hexadecimal digits, two for each byte")),
+        },
+    };
+    let (line, path) = section.path("public-key", "/path/to/public-key.pem")?;
+    let refuse = |what: String| error(line, format!("{title}: public-key = {}: {what}", path.display()));
+    let public = match read(&path) {
+        Ok(pem) => match PublicKey::from_pem(&pem) {
+            Ok(public) => public,
+            Err(e) => return refuse(e),
+        },
+        Err(e) => return refuse(e.to_string()),
+    };
+    section.end("id and public-key")?;
+    Ok(Key { label: section.name.into(), id, public })
+}

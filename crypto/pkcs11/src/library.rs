@@ -1,0 +1,379 @@
+//! A member's token in the library of its vendor.
+
+use crate::{
+    config::{Key, Member, TokenName},
+    token::{Failure, Mechanism, Request, Result, Session, Token},
+};
+use cryptoki_sys::*;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    ptr::{null_mut, NonNull},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+    },
+};
+use zeroize::Zeroizing;
+
+/// A panic while a lock was held ends the process in the product; in tests the data behind these locks is still whole.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A loaded library: members with the same path share it, because it has one C_Initialize.
+pub struct Module {
+    path: PathBuf,
+    state: Mutex<Loaded>,
+    /// Told when a library has put another handler behind the end of the program.
+    loaded: fn(),
+    /// Who has a session, or is about to: with none, the library may be initialised anew.
+    users: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Loaded {
+    functions: Option<Functions>,
+    initialised: bool,
+}
+
+/// Keeps a library initialised.
+struct User(Arc<Module>);
+
+impl User {
+    fn new(module: &Arc<Module>) -> User {
+        module.users.fetch_add(1, Ordering::SeqCst);
+        User(module.clone())
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Functions(NonNull<CK_FUNCTION_LIST>);
+
+// SAFETY: the table is constant, and its functions are made for several threads after CKF_OS_LOCKING_OK.
+unsafe impl Send for Functions {}
+
+/// Calls a function of the table; a table with a hole in it is an old library.
+macro_rules! call {
+    ($functions:expr, $name:ident ( $($arg:expr),* )) => {{
+        // SAFETY: the table stays, for libraries are never unloaded; the arguments are as PKCS#11 has them.
+        let code = unsafe { $functions.0.as_ref().$name.map_or(CKR_FUNCTION_NOT_SUPPORTED, |f| f($($arg),*)) };
+        match code {
+            CKR_OK => Ok(()),
+            code => Err(Failure::new(code, stringify!($name))),
+        }
+    }};
+}
+
+impl Module {
+    fn load(path: &Path) -> Result<Functions> {
+        let failed = |e: libloading::Error| Failure::new(CKR_LIBRARY_LOAD_FAILED, e.to_string());
+        // SAFETY: the configuration names the library; what it does when it is loaded is its vendor's business.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+        // SAFETY: PKCS#11 gives this name this type.
+        let get =
+            unsafe { library.get::<unsafe extern "C" fn(*mut *mut CK_FUNCTION_LIST) -> CK_RV>(b"C_GetFunctionList\0") };
+        let mut table = null_mut();
+        // SAFETY: a place for one pointer.
+        let code = unsafe { get.map_err(failed)?(&mut table) };
+        // It is never unloaded: it may have threads.
+        std::mem::forget(library);
+        match NonNull::new(table) {
+            Some(table) if code == CKR_OK => Ok(Functions(table)),
+            _ => Err(Failure::new(code, "C_GetFunctionList")),
+        }
+    }
+
+    fn initialise(functions: Functions) -> Result<()> {
+        let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
+        match call!(functions, C_Initialize((&raw mut args).cast())) {
+            Err(e) if e.code == CKR_CRYPTOKI_ALREADY_INITIALIZED => Ok(()),
+            result => result,
+        }
+    }
+
+    /// The table of functions, of a library that is loaded but not yet initialised.
+    fn table(&self, state: &mut Loaded) -> Result<Functions> {
+        match state.functions {
+            Some(functions) => Ok(functions),
+            None => {
+                let functions = Module::load(&self.path)?;
+                state.functions = Some(functions);
+                (self.loaded)();
+                Ok(functions)
+            }
+        }
+    }
+
+    fn functions(&self) -> Result<Functions> {
+        let mut state = lock(&self.state);
+        let functions = self.table(&mut state)?;
+        if !state.initialised {
+            Module::initialise(functions)?;
+            state.initialised = true;
+            (self.loaded)();
+        }
+        Ok(functions)
+    }
+
+    /// Has the library look for its devices anew: some find them only when they are initialised. That ends all its
+    /// sessions, and must not happen while anybody calls it.
+    fn refresh(&self) {
+        let mut state = lock(&self.state);
+        // Whoever becomes a user from here on waits for the lock before the first call.
+        if self.users.load(Ordering::SeqCst) != 0 || !state.initialised {
+            return;
+        }
+        if let Some(functions) = state.functions {
+            let _ = call!(functions, C_Finalize(null_mut()));
+        }
+        state.initialised = false;
+    }
+}
+
+/// The modules of a configuration, each once.
+pub struct Modules {
+    by_path: HashMap<PathBuf, Arc<Module>>,
+    loaded: fn(),
+}
+
+impl Modules {
+    /// `loaded` is called whenever a library may have asked to be told of the end of the program.
+    pub fn new(loaded: fn()) -> Modules {
+        Modules { by_path: HashMap::new(), loaded }
+    }
+
+    /// The token of a member. Its library is loaded here and now, not by a worker: the destructors of a library that is
+    /// loaded while the program ends would run while the worker is in it. If it cannot be loaded, the worker will say so.
+    pub fn token(&mut self, member: &Member) -> LibraryToken {
+        let path = &member.module;
+        let loaded = self.loaded;
+        let new = || {
+            let module = Module { path: path.clone(), state: Mutex::default(), loaded, users: AtomicUsize::new(0) };
+            let _ = module.table(&mut lock(&module.state));
+            Arc::new(module)
+        };
+        let module = self.by_path.entry(path.clone()).or_insert_with(new).clone();
+        LibraryToken {
+            module,
+            name: member.token.clone(),
+            pin_file: member.pin_file.clone(),
+            login: Mutex::new(Login::default()),
+        }
+    }
+}
+
+/// The file a PIN came from, as far as one can tell that it changed: a Secret's files are replaced, not written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp(u64, u64, i64, i64, u64);
+
+#[derive(Default)]
+struct Login {
+    /// The PIN in this file was refused, with this code.
+    refused: Option<(Stamp, CK_RV)>,
+}
+
+pub struct LibraryToken {
+    module: Arc<Module>,
+    name: TokenName,
+    pin_file: PathBuf,
+    /// One login at a time: as many wrong ones as there are sessions would lock the token.
+    login: Mutex<Login>,
+}
+
+/// Text that PKCS#11 fills up with blanks.
+fn padded(text: &[u8]) -> &[u8] {
+    text.trim_ascii_end()
+}
+
+impl LibraryToken {
+    fn slot(&self, functions: Functions) -> Result<CK_SLOT_ID> {
+        let mut slots = [0; 256];
+        let mut count = slots.len() as CK_ULONG;
+        call!(functions, C_GetSlotList(CK_TRUE, slots.as_mut_ptr(), &mut count))?;
+        for &slot in &slots[..slots.len().min(count as usize)] {
+            let mut info = CK_TOKEN_INFO::default();
+            // A slot whose token went in between is none that we look for.
+            if call!(functions, C_GetTokenInfo(slot, &mut info)).is_err() {
+                continue;
+            }
+            let found = match &self.name {
+                TokenName::Label(label) => padded(&info.label) == label.as_bytes(),
+                TokenName::Serial(serial) => padded(&info.serialNumber) == serial.as_bytes(),
+            };
+            if found && info.flags & CKF_TOKEN_INITIALIZED != 0 {
+                return Ok(slot);
+            }
+        }
+        Err(Failure::new(CKR_TOKEN_NOT_PRESENT, format!("the module shows no token with {}", self.name)))
+    }
+
+    fn stamp(&self) -> Result<Stamp> {
+        let about = fs::metadata(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))?;
+        Ok(Stamp(about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+    }
+
+    fn no_pin(&self, why: &str) -> Failure {
+        Failure::new(CKR_GENERAL_ERROR, format!("pin-file {}: {why}", self.pin_file.display()))
+    }
+
+    fn pin(&self) -> Result<Zeroizing<Vec<u8>>> {
+        let mut pin = Zeroizing::new(fs::read(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))?);
+        // Editors end a file with a newline; no PIN has one.
+        while let Some(b'\n' | b'\r') = pin.last() {
+            pin.pop();
+        }
+        if pin.is_empty() {
+            return Err(self.no_pin("it is empty"));
+        }
+        Ok(pin)
+    }
+
+    /// Logs in, unless this very PIN was refused before.
+    fn log_in(&self, session: &LibrarySession) -> Result<()> {
+        let mut login = lock(&self.login);
+        let mut info = CK_SESSION_INFO::default();
+        call!(session.functions, C_GetSessionInfo(session.handle, &mut info))?;
+        if logged_in(&info) {
+            return Ok(());
+        }
+        let stamp = self.stamp()?;
+        if let Some((_, code)) = login.refused.filter(|r| r.0 == stamp) {
+            let path = self.pin_file.display();
+            return Err(Failure::new(
+                code,
+                format!("the PIN in {path} was refused; correct the file to have it tried"),
+            ));
+        }
+        let mut pin = self.pin()?;
+        match call!(session.functions, C_Login(session.handle, CKU_USER, pin.as_mut_ptr(), pin.len() as CK_ULONG)) {
+            Err(e) if e.code == CKR_USER_ALREADY_LOGGED_IN => Ok(()),
+            Err(e) if e.verdict() == crate::verdict::Verdict::Pin => {
+                login.refused = Some((stamp, e.code));
+                Err(Failure::new(e.code, format!("C_Login with the PIN in {}", self.pin_file.display())))
+            }
+            result => result,
+        }
+    }
+}
+
+fn logged_in(info: &CK_SESSION_INFO) -> bool {
+    matches!(info.state, CKS_RO_USER_FUNCTIONS | CKS_RW_USER_FUNCTIONS)
+}
+
+impl Token for LibraryToken {
+    fn open(&self) -> Result<Box<dyn Session>> {
+        let open = || -> Result<LibrarySession> {
+            let user = User::new(&self.module);
+            let functions = self.module.functions()?;
+            let slot = self.slot(functions)?;
+            let mut handle = 0;
+            call!(functions, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut handle))?;
+            let session = LibrarySession { functions, handle, _user: user };
+            self.log_in(&session)?;
+            Ok(session)
+        };
+        match open() {
+            Ok(session) => Ok(Box::new(session)),
+            Err(e) => {
+                if e.verdict() == crate::verdict::Verdict::Device {
+                    self.module.refresh();
+                }
+                Err(e)
+            }
+        }
+    }
+}
+
+struct LibrarySession {
+    functions: Functions,
+    handle: CK_SESSION_HANDLE,
+    _user: User,
+}
+
+impl Drop for LibrarySession {
+    fn drop(&mut self) {
+        let _ = call!(self.functions, C_CloseSession(self.handle));
+    }
+}
+
+fn attribute<T: ?Sized>(type_: CK_ATTRIBUTE_TYPE, value: &T) -> CK_ATTRIBUTE {
+    let len = size_of_val(value) as CK_ULONG;
+    CK_ATTRIBUTE { type_, pValue: (&raw const *value).cast_mut().cast(), ulValueLen: len }
+}
+
+impl Session for LibrarySession {
+    fn find(&mut self, key: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
+        let class = CKO_PRIVATE_KEY;
+        let mut template = vec![attribute(CKA_CLASS, &class), attribute(CKA_LABEL, key.label.as_bytes())];
+        if !key.id.is_empty() {
+            template.push(attribute(CKA_ID, &key.id[..]));
+        }
+        call!(self.functions, C_FindObjectsInit(self.handle, template.as_mut_ptr(), template.len() as CK_ULONG))?;
+        let (mut found, mut count) = (0, 0);
+        let search = call!(self.functions, C_FindObjects(self.handle, &mut found, 1, &mut count));
+        call!(self.functions, C_FindObjectsFinal(self.handle))?;
+        search.map(|()| (count == 1).then_some(found))
+    }
+
+    fn sign(&mut self, key: CK_OBJECT_HANDLE, request: &Request, len: usize) -> Result<Vec<u8>> {
+        // The parameters live here until the call that reads them is over.
+        let mut pss;
+        let mut context = CK_SIGN_ADDITIONAL_CONTEXT::default();
+        let mut mechanism = CK_MECHANISM::default();
+        match &request.mechanism {
+            Mechanism::RsaPkcs => mechanism.mechanism = CKM_RSA_PKCS,
+            Mechanism::RsaRaw => mechanism.mechanism = CKM_RSA_X_509,
+            Mechanism::Ecdsa => mechanism.mechanism = CKM_ECDSA,
+            Mechanism::RsaPss { hash, mgf, salt } => {
+                pss = CK_RSA_PKCS_PSS_PARAMS { hashAlg: *hash, mgf: *mgf, sLen: *salt };
+                mechanism.mechanism = CKM_RSA_PKCS_PSS;
+                mechanism.pParameter = (&raw mut pss).cast();
+                mechanism.ulParameterLen = size_of_val(&pss) as CK_ULONG;
+            }
+            Mechanism::MlDsa(parameter) => {
+                mechanism.mechanism = CKM_ML_DSA;
+                if let Some((hedge, bytes)) = parameter {
+                    context.hedgeVariant = *hedge;
+                    if !bytes.is_empty() {
+                        context.pContext = bytes.as_ptr().cast_mut();
+                        context.ulContextLen = bytes.len() as CK_ULONG;
+                    }
+                    mechanism.pParameter = (&raw mut context).cast();
+                    mechanism.ulParameterLen = size_of_val(&context) as CK_ULONG;
+                }
+            }
+        }
+        call!(self.functions, C_SignInit(self.handle, &mut mechanism, key))?;
+        let (data, data_len) = (request.data.as_ptr().cast_mut(), request.data.len() as CK_ULONG);
+        let mut signature = vec![0; len];
+        let mut written = len as CK_ULONG;
+        call!(self.functions, C_Sign(self.handle, data, data_len, signature.as_mut_ptr(), &mut written))?;
+        if written as usize != len {
+            let detail =
+                format!("C_Sign made {written} bytes where the public key has {len}: another key is under its label");
+            return Err(Failure::new(CKR_DEVICE_ERROR, detail));
+        }
+        Ok(signature)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let mut info = CK_SESSION_INFO::default();
+        call!(self.functions, C_GetSessionInfo(self.handle, &mut info))?;
+        if !logged_in(&info) {
+            return Err(Failure::new(CKR_USER_NOT_LOGGED_IN, "C_GetSessionInfo"));
+        }
+        // A session's state may be the library's memory; the token's is more often the device's word.
+        let mut token = CK_TOKEN_INFO::default();
+        call!(self.functions, C_GetTokenInfo(info.slotID, &mut token))
+    }
+}

@@ -1,0 +1,381 @@
+//! A member: a queue of requests, and as many worker threads as it has sessions. Each thread owns one session.
+//!
+//! Nothing interrupts a call into a vendor's library. So callers never make one: they wait for a worker, with a deadline,
+//! and go to another member when it has passed. A worker that hangs is one session less until its call returns.
+
+use crate::{
+    config::{Config, Member as Settings},
+    library::lock,
+    token::{Failure, Request, Result, Session, Token},
+    verdict::Verdict,
+};
+use cryptoki_sys::*;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Condvar, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No worker has had an answer yet.
+    Starting,
+    Up,
+    Down,
+}
+
+/// How often an idle session is checked.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
+struct Job {
+    request: Arc<Request>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+enum Progress {
+    Queued,
+    Started,
+    Done(Result<Vec<u8>>),
+    /// The caller went to another member.
+    Abandoned,
+}
+
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    state: State,
+    /// Workers that wait for a job.
+    idle: usize,
+    /// Sessions that are open.
+    open: usize,
+    /// When a member that is down is tried again, and whether a worker does so now.
+    retry_at: Instant,
+    probing: bool,
+    /// Time-outs since the last signature: a member that answers checks and hangs in signatures is left alone ever longer.
+    hangs: u32,
+    /// When a worker last came back from the library.
+    answered: Instant,
+    /// The last failure that was told, so that it is not told with every attempt.
+    told: String,
+    stopping: bool,
+    workers: usize,
+}
+
+pub struct Member {
+    settings: Settings,
+    config: Arc<Config>,
+    token: Box<dyn Token>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    check_interval: Duration,
+    log: fn(&str),
+}
+
+impl Member {
+    /// Starts the workers; they connect at once.
+    pub fn start(
+        settings: Settings,
+        config: Arc<Config>,
+        token: Box<dyn Token>,
+        check_interval: Duration,
+        log: fn(&str),
+    ) -> Arc<Member> {
+        let queue = Queue {
+            jobs: VecDeque::new(),
+            state: State::Starting,
+            idle: 0,
+            open: 0,
+            retry_at: Instant::now(),
+            probing: false,
+            hangs: 0,
+            answered: Instant::now(),
+            told: String::new(),
+            stopping: false,
+            workers: 0,
+        };
+        let (queue, work) = (Mutex::new(queue), Condvar::new());
+        let member = Arc::new(Member { settings, config, token, queue, work, check_interval, log });
+        for _ in 0..member.settings.sessions {
+            let worker = member.clone();
+            lock(&member.queue).workers += 1;
+            let name = "qtls-pkcs11".to_string();
+            if thread::Builder::new().name(name).spawn(move || worker.work()).is_err() {
+                lock(&member.queue).workers -= 1;
+            }
+        }
+        if lock(&member.queue).workers == 0 {
+            member.went_down(&Failure::new(CKR_HOST_MEMORY, "no thread can be started"));
+        }
+        member
+    }
+
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    pub fn state(&self) -> State {
+        lock(&self.queue).state
+    }
+
+    /// Has a worker make one signature, and waits for it until the time-out.
+    pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + self.settings.timeout;
+        let job = Job { request: request.clone(), progress: Mutex::new(Progress::Queued), changed: Condvar::new() };
+        let job = Arc::new(job);
+        {
+            let mut queue = lock(&self.queue);
+            if queue.stopping || queue.state == State::Down && queue.idle == 0 {
+                return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
+            }
+            queue.jobs.push_back(job.clone());
+        }
+        self.work.notify_one();
+        let mut progress = lock(&job.progress);
+        loop {
+            if let Progress::Done(result) = &mut *progress {
+                return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            progress = job.changed.wait_timeout(progress, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        let started = matches!(*progress, Progress::Started);
+        *progress = Progress::Abandoned;
+        drop(progress);
+        let time = self.settings.timeout.as_millis();
+        // All workers may hang in a check, or in the library's first call: then nobody has answered for as long.
+        let hangs = {
+            let mut queue = lock(&self.queue);
+            queue.jobs.retain(|j| !Arc::ptr_eq(j, &job));
+            let hangs = started || queue.answered.elapsed() >= self.settings.timeout;
+            queue.hangs = (queue.hangs + hangs as u32).min(6);
+            hangs
+        };
+        if hangs {
+            let failure = Failure::new(CKR_DEVICE_ERROR, format!("no answer in {time} ms"));
+            self.went_down(&failure);
+            return Err(failure);
+        }
+        Err(Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {time} ms")))
+    }
+
+    /// Has the workers end, and waits a little until none is in a call.
+    pub fn stop(&self) {
+        lock(&self.queue).stopping = true;
+        self.work.notify_all();
+    }
+
+    pub fn stopped(&self) -> bool {
+        lock(&self.queue).workers == 0
+    }
+
+    fn went_down(&self, failure: &Failure) {
+        let mut queue = lock(&self.queue);
+        queue.state = State::Down;
+        queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
+        let message = failure.to_string();
+        if queue.told != message && !queue.stopping {
+            (self.log)(&format!("member {} is down: {message}", self.settings.name));
+            queue.told = message;
+        }
+    }
+
+    fn went_up(&self) {
+        let mut queue = lock(&self.queue);
+        queue.state = State::Up;
+        if !queue.told.is_empty() {
+            (self.log)(&format!("member {} is up again", self.settings.name));
+            queue.told.clear();
+        }
+    }
+
+    fn signed(&self) {
+        lock(&self.queue).hangs = 0;
+        if self.state() != State::Up {
+            self.went_up();
+        }
+    }
+
+    fn work(&self) {
+        let mut connection = Connection { member: self, session: None, handles: HashMap::new() };
+        if self.attempt(&mut connection).is_ok() {
+            self.went_up();
+        }
+        loop {
+            lock(&self.queue).answered = Instant::now();
+            match self.next() {
+                Task::Sign(job) => {
+                    let result = connection.sign(&job.request);
+                    if let Err(e) = &result {
+                        if matches!(e.verdict(), Verdict::Device | Verdict::Pin) {
+                            self.went_down(e);
+                        }
+                    } else {
+                        self.signed();
+                    }
+                    let mut progress = lock(&job.progress);
+                    if !matches!(*progress, Progress::Abandoned) {
+                        *progress = Progress::Done(result);
+                        job.changed.notify_one();
+                    }
+                }
+                Task::Probe => {
+                    let up = self.attempt(&mut connection).is_ok();
+                    lock(&self.queue).probing = false;
+                    if up {
+                        self.went_up();
+                    }
+                }
+                Task::Check => {
+                    let _ = self.attempt(&mut connection);
+                }
+                Task::Stop => break,
+            }
+        }
+        connection.close();
+        lock(&self.queue).workers -= 1;
+    }
+
+    /// Checks the session, or opens one.
+    fn attempt(&self, connection: &mut Connection) -> Result<()> {
+        let result = connection.check();
+        if let Err(e) = &result {
+            // A token that has no session left to give serves with those it gave.
+            if e.verdict() != Verdict::Busy || lock(&self.queue).open == 0 {
+                self.went_down(e);
+            }
+        }
+        result
+    }
+
+    fn next(&self) -> Task {
+        let mut queue = lock(&self.queue);
+        let check_at = Instant::now() + self.check_interval;
+        loop {
+            if queue.stopping {
+                return Task::Stop;
+            }
+            while let Some(job) = queue.jobs.pop_front() {
+                let mut progress = lock(&job.progress);
+                if matches!(*progress, Progress::Queued) {
+                    *progress = Progress::Started;
+                    drop(progress);
+                    return Task::Sign(job);
+                }
+            }
+            let now = Instant::now();
+            let mut wake_at = check_at;
+            match queue.state {
+                State::Down if !queue.probing => {
+                    if queue.retry_at <= now {
+                        queue.probing = true;
+                        return Task::Probe;
+                    }
+                    wake_at = wake_at.min(queue.retry_at);
+                }
+                State::Up if check_at <= now => return Task::Check,
+                _ => {}
+            }
+            let wait = wake_at.saturating_duration_since(now).max(Duration::from_millis(1));
+            queue.idle += 1;
+            queue = self.work.wait_timeout(queue, wait).unwrap_or_else(|e| e.into_inner()).0;
+            queue.idle -= 1;
+        }
+    }
+}
+
+enum Task {
+    Sign(Arc<Job>),
+    Probe,
+    Check,
+    Stop,
+}
+
+/// A worker's session, and where its keys are. Handles hold for the session: with a new one they are searched anew.
+struct Connection<'a> {
+    member: &'a Member,
+    session: Option<Box<dyn Session>>,
+    handles: HashMap<usize, CK_OBJECT_HANDLE>,
+}
+
+impl Connection<'_> {
+    fn close(&mut self) {
+        self.handles.clear();
+        if self.session.take().is_some() {
+            lock(&self.member.queue).open -= 1;
+        }
+    }
+
+    fn session(&mut self) -> Result<&mut Box<dyn Session>> {
+        if self.session.is_none() {
+            self.session = Some(self.member.token.open()?);
+            lock(&self.member.queue).open += 1;
+        }
+        match &mut self.session {
+            Some(session) => Ok(session),
+            None => Err(Failure::new(CKR_GENERAL_ERROR, "no session")),
+        }
+    }
+
+    /// Runs f on the session, and once more on a new one if the session was at fault, or the handle.
+    fn with_session<T>(&mut self, mut f: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let result = f(self);
+        let again = match &result {
+            Err(e) if e.verdict() == Verdict::Session => {
+                self.close();
+                f(self)
+            }
+            Err(e) if e.verdict() == Verdict::Handle => {
+                self.handles.clear();
+                f(self)
+            }
+            _ => return self.keep(result),
+        };
+        self.keep(again)
+    }
+
+    /// After an error that is not the request's own the session is not to be trusted.
+    fn keep<T>(&mut self, result: Result<T>) -> Result<T> {
+        match result {
+            Err(e) if e.verdict() == Verdict::Session => {
+                self.close();
+                // A new session is lost as well: that is the device.
+                Err(Failure::new(CKR_DEVICE_ERROR, e.to_string()))
+            }
+            Err(e) => {
+                if matches!(e.verdict(), Verdict::Device | Verdict::Pin) {
+                    self.close();
+                }
+                Err(e)
+            }
+            ok => ok,
+        }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.with_session(|c| c.session()?.check())
+    }
+
+    fn sign(&mut self, request: &Request) -> Result<Vec<u8>> {
+        let config = self.member.config.clone();
+        let key = &config.keys[request.key];
+        self.with_session(|c| {
+            let handle = match c.handles.get(&request.key) {
+                Some(handle) => *handle,
+                None => {
+                    let Some(handle) = c.session()?.find(key)? else {
+                        let detail = format!("no private key with label {:?} and that ID", key.label);
+                        return Err(Failure::new(CKR_KEY_HANDLE_INVALID, detail));
+                    };
+                    c.handles.insert(request.key, handle);
+                    handle
+                }
+            };
+            c.session()?.sign(handle, request, key.public.signature_len())
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! The members of a slot, and which of them makes a signature.
+
+use crate::{
+    config::{Config, Order},
+    library::lock,
+    member::{Member, State},
+    token::{Failure, Request, Result, Token},
+    verdict::Verdict,
+};
+use cryptoki_sys::CKR_DEVICE_ERROR;
+use std::{
+    collections::HashSet,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub struct Pool {
+    order: Order,
+    members: Vec<Arc<Member>>,
+    turn: AtomicUsize,
+    /// What was told of a member that is up and yet could not sign: of a key that it has not, for instance.
+    told: Mutex<HashSet<(usize, String)>>,
+    log: fn(&str),
+}
+
+impl Pool {
+    /// Connects to all members in the background. `token` says how each is reached.
+    pub fn start(
+        config: &Arc<Config>,
+        mut token: impl FnMut(&crate::config::Member) -> Box<dyn Token>,
+        check_interval: Duration,
+        log: fn(&str),
+    ) -> Pool {
+        let start = |m: &crate::config::Member| Member::start(m.clone(), config.clone(), token(m), check_interval, log);
+        let members = config.members.iter().map(start).collect();
+        Pool { order: config.order, members, turn: AtomicUsize::new(0), told: Mutex::default(), log }
+    }
+
+    pub fn states(&self) -> Vec<(&str, State)> {
+        self.members.iter().map(|m| (m.name(), m.state())).collect()
+    }
+
+    /// Members that are up or about to be, in order of preference, and then those that are down: one of them may have
+    /// come back just now.
+    fn candidates(&self) -> Vec<usize> {
+        let count = self.members.len();
+        let first = match self.order {
+            Order::Ordered => 0,
+            Order::Spread => self.turn.fetch_add(1, Ordering::Relaxed) % count,
+        };
+        let mut candidates: Vec<usize> = (0..count).map(|i| (first + i) % count).collect();
+        candidates.sort_by_key(|&i| self.members[i].state() == State::Down);
+        candidates
+    }
+
+    /// Makes one signature with whichever member can.
+    pub fn sign(&self, request: Request) -> Result<Vec<u8>> {
+        let request = Arc::new(request);
+        for i in self.candidates() {
+            let failure = match self.members[i].sign(&request) {
+                Ok(signature) => return Ok(signature),
+                Err(e) => e,
+            };
+            match failure.verdict() {
+                Verdict::Request => return Err(failure),
+                Verdict::Device | Verdict::Pin | Verdict::Session => {} // the member has told it
+                Verdict::Handle | Verdict::Busy => self.tell(i, &failure),
+            }
+        }
+        Err(Failure::new(CKR_DEVICE_ERROR, "no member made the signature"))
+    }
+
+    /// Tells each failure once: with every signature it would drown the rest.
+    fn tell(&self, member: usize, failure: &Failure) {
+        let message = failure.to_string();
+        let mut told = lock(&self.told);
+        if told.len() < 256 && told.insert((member, message.clone())) {
+            (self.log)(&format!("member {} did not sign: {message}", self.members[member].name()));
+        }
+    }
+
+    /// Ends the workers that end in time. True if all did: none of them is in a library any more.
+    pub fn stop(&self, time: Duration) -> bool {
+        self.members.iter().for_each(|m| m.stop());
+        let deadline = Instant::now() + time;
+        loop {
+            if self.members.iter().all(|m| m.stopped()) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The virtual slot: its objects, sessions and signatures. The objects are made from the configuration alone, so they are
+//! there with no member up, and only a signature asks a member.
+
+use crate::{
+    config::{Config, Key},
+    library::lock,
+    pool::Pool,
+    spki::Kind,
+    token::{Mechanism, Request},
+};
+use cryptoki_sys::*;
+use std::{
+    collections::HashMap,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+    },
+};
+
+pub type Rv<T> = Result<T, CK_RV>;
+
+pub const SLOT: CK_SLOT_ID = 0;
+
+/// The longest message of ML-DSA, which is signed whole: a certificate's or a revocation list's body.
+const LONGEST_MESSAGE: usize = 16 << 20;
+/// The most that CKM_ECDSA is given: a digest. Longer input is cut by some tokens and refused by others.
+const LONGEST_DIGEST: usize = 66;
+const MOST_SESSIONS: usize = 1 << 16;
+
+/// A key's private or public object. Handles are the same in every process that reads the same configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    pub key: usize,
+    pub private: bool,
+}
+
+impl Object {
+    fn handle(self) -> CK_OBJECT_HANDLE {
+        (2 * self.key + 1 + !self.private as usize) as CK_OBJECT_HANDLE
+    }
+}
+
+pub fn object(config: &Config, handle: CK_OBJECT_HANDLE) -> Option<Object> {
+    let number = usize::try_from(handle).ok()?.checked_sub(1)?;
+    let object = Object { key: number / 2, private: number % 2 == 0 };
+    (object.key < config.keys.len()).then_some(object)
+}
+
+/// An attribute of an object.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Attribute {
+    Value(Vec<u8>),
+    /// It is there, and never leaves.
+    Sensitive,
+    Absent,
+}
+
+fn ulong(value: CK_ULONG) -> Attribute {
+    Attribute::Value(value.to_ne_bytes().into())
+}
+
+fn yes(value: bool) -> Attribute {
+    Attribute::Value(vec![value as u8])
+}
+
+/// DER's OCTET STRING around a point: P-521's has 133 bytes.
+fn octet_string(value: &[u8]) -> Vec<u8> {
+    let len = value.len() as u8;
+    let mut der = if len < 0x80 { vec![4, len] } else { vec![4, 0x81, len] };
+    der.extend(value);
+    der
+}
+
+fn bits(number: &[u8]) -> CK_ULONG {
+    let top = number.first().map_or(0, |b| b.leading_zeros() as usize);
+    (8 * number.len() - top) as CK_ULONG
+}
+
+pub fn attribute(key: &Key, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribute {
+    use Attribute::*;
+    match (type_, &key.public.kind) {
+        (CKA_CLASS, _) => ulong(if private { CKO_PRIVATE_KEY } else { CKO_PUBLIC_KEY }),
+        (CKA_TOKEN, _) => yes(true),
+        (CKA_PRIVATE, _) => yes(private),
+        (CKA_MODIFIABLE | CKA_COPYABLE | CKA_DESTROYABLE, _) => yes(false),
+        (CKA_LABEL, _) => Value(key.label.clone().into()),
+        (CKA_ID, _) => Value(key.id.clone()),
+        (CKA_PUBLIC_KEY_INFO, _) => Value(key.public.der.clone()),
+        (CKA_SIGN, _) if private => yes(true),
+        (CKA_SENSITIVE, _) if private => yes(true),
+        (CKA_EXTRACTABLE | CKA_ALWAYS_AUTHENTICATE, _) if private => yes(false),
+        (CKA_DECRYPT | CKA_SIGN_RECOVER | CKA_UNWRAP | CKA_DERIVE, _) if private => yes(false),
+        (CKA_VERIFY | CKA_ENCRYPT | CKA_VERIFY_RECOVER | CKA_WRAP | CKA_DERIVE | CKA_TRUSTED, _) if !private => {
+            yes(false)
+        }
+        (CKA_VALUE, Kind::MlDsa { value, .. }) if !private => Value(value.clone()),
+        (CKA_VALUE | CKA_PRIVATE_EXPONENT | CKA_PRIME_1 | CKA_PRIME_2 | CKA_SEED, _) if private => Sensitive,
+        (CKA_EXPONENT_1 | CKA_EXPONENT_2 | CKA_COEFFICIENT, _) if private => Sensitive,
+        (CKA_KEY_TYPE, Kind::Rsa { .. }) => ulong(CKK_RSA),
+        (CKA_KEY_TYPE, Kind::Ec { .. }) => ulong(CKK_EC),
+        (CKA_KEY_TYPE, Kind::MlDsa { .. }) => ulong(CKK_ML_DSA),
+        (CKA_MODULUS, Kind::Rsa { modulus, .. }) => Value(modulus.clone()),
+        (CKA_MODULUS_BITS, Kind::Rsa { modulus, .. }) if !private => ulong(bits(modulus)),
+        (CKA_PUBLIC_EXPONENT, Kind::Rsa { exponent, .. }) => Value(exponent.clone()),
+        (CKA_EC_PARAMS, Kind::Ec { curve, .. }) => Value(curve.clone()),
+        // A private key has none in the standard; pkcs11-provider asks, and is spared the search for the public one.
+        (CKA_EC_POINT, Kind::Ec { point, .. }) => Value(octet_string(point)),
+        (CKA_PARAMETER_SET, Kind::MlDsa { set, .. }) => ulong(*set),
+        _ => Absent,
+    }
+}
+
+/// The mechanisms that the keys have a use for, with the sizes of those keys. Digests are the caller's: tokens differ in
+/// which of them they can, and OpenSSL is faster.
+pub fn mechanisms(config: &Config) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
+    let mut list: Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> = Vec::new();
+    for key in &config.keys {
+        let (types, size): (&[CK_MECHANISM_TYPE], CK_ULONG) = match &key.public.kind {
+            Kind::Rsa { modulus, .. } => (&[CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509], bits(modulus)),
+            Kind::Ec { half: 66, .. } => (&[CKM_ECDSA], 521),
+            Kind::Ec { half, .. } => (&[CKM_ECDSA], 8 * *half as CK_ULONG),
+            Kind::MlDsa { set, .. } => (&[CKM_ML_DSA], *set),
+        };
+        for &type_ in types {
+            match list.iter_mut().find(|m| m.0 == type_) {
+                Some((_, info)) => {
+                    info.ulMinKeySize = info.ulMinKeySize.min(size);
+                    info.ulMaxKeySize = info.ulMaxKeySize.max(size);
+                }
+                None => {
+                    list.push((type_, CK_MECHANISM_INFO { ulMinKeySize: size, ulMaxKeySize: size, flags: CKF_SIGN }))
+                }
+            }
+        }
+    }
+    list
+}
+
+fn fits(mechanism: &Mechanism, kind: &Kind) -> bool {
+    match mechanism {
+        Mechanism::RsaPkcs | Mechanism::RsaRaw | Mechanism::RsaPss { .. } => matches!(kind, Kind::Rsa { .. }),
+        Mechanism::Ecdsa => matches!(kind, Kind::Ec { .. }),
+        Mechanism::MlDsa(_) => matches!(kind, Kind::MlDsa { .. }),
+    }
+}
+
+/// The longest input of a mechanism with a key.
+fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
+    match (mechanism, kind) {
+        // PKCS #1 v1.5 padding takes 11 bytes.
+        (Mechanism::RsaPkcs, Kind::Rsa { modulus, .. }) => modulus.len() - 11,
+        (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) => modulus.len(),
+        (Mechanism::MlDsa(_), _) => LONGEST_MESSAGE,
+        _ => LONGEST_DIGEST,
+    }
+}
+
+struct Signing {
+    key: usize,
+    mechanism: Mechanism,
+    data: Vec<u8>,
+    /// C_SignUpdate was called: C_Sign is wrong then.
+    parts: bool,
+}
+
+#[derive(Default)]
+struct Operations {
+    search: Option<Vec<CK_OBJECT_HANDLE>>,
+    signing: Option<Signing>,
+}
+
+pub struct Session {
+    pub flags: CK_FLAGS,
+    operations: Mutex<Operations>,
+}
+
+/// A signature that is asked for: its bytes, or only how many they are.
+pub enum Wanted<'a> {
+    Length,
+    Signature(&'a mut [u8]),
+}
+
+pub struct Slot {
+    pub config: Arc<Config>,
+    pub pool: Pool,
+    sessions: Mutex<HashMap<CK_SESSION_HANDLE, Arc<Session>>>,
+    next: AtomicU64,
+}
+
+impl Slot {
+    pub fn new(config: Arc<Config>, pool: Pool) -> Slot {
+        Slot { config, pool, sessions: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    pub fn open_session(&self, flags: CK_FLAGS) -> Rv<CK_SESSION_HANDLE> {
+        if flags & CKF_SERIAL_SESSION == 0 {
+            return Err(CKR_SESSION_PARALLEL_NOT_SUPPORTED);
+        }
+        let mut sessions = lock(&self.sessions);
+        if sessions.len() >= MOST_SESSIONS {
+            return Err(CKR_SESSION_COUNT);
+        }
+        let handle = self.next.fetch_add(1, Ordering::Relaxed) as CK_SESSION_HANDLE;
+        sessions.insert(handle, Arc::new(Session { flags, operations: Mutex::default() }));
+        Ok(handle)
+    }
+
+    pub fn session(&self, handle: CK_SESSION_HANDLE) -> Rv<Arc<Session>> {
+        lock(&self.sessions).get(&handle).cloned().ok_or(CKR_SESSION_HANDLE_INVALID)
+    }
+
+    pub fn close_session(&self, handle: CK_SESSION_HANDLE) -> Rv<()> {
+        lock(&self.sessions).remove(&handle).map(drop).ok_or(CKR_SESSION_HANDLE_INVALID)
+    }
+
+    pub fn close_all_sessions(&self) {
+        lock(&self.sessions).clear();
+    }
+
+    pub fn session_count(&self) -> usize {
+        lock(&self.sessions).len()
+    }
+
+    /// Starts a search for objects that have all attributes of a template.
+    pub fn find_init(&self, session: CK_SESSION_HANDLE, template: &[(CK_ATTRIBUTE_TYPE, &[u8])]) -> Rv<()> {
+        let session = self.session(session)?;
+        let mut operations = lock(&session.operations);
+        if operations.search.is_some() {
+            return Err(CKR_OPERATION_ACTIVE);
+        }
+        let all = (0..self.config.keys.len()).flat_map(|key| [true, false].map(|private| Object { key, private }));
+        let matches = |o: &Object| {
+            let key = &self.config.keys[o.key];
+            template.iter().all(|(type_, value)| match attribute(key, o.private, *type_) {
+                Attribute::Value(v) => v == *value,
+                _ => false,
+            })
+        };
+        let mut found: Vec<_> = all.filter(matches).map(Object::handle).collect();
+        found.reverse();
+        operations.search = Some(found);
+        Ok(())
+    }
+
+    pub fn find(&self, session: CK_SESSION_HANDLE, room: &mut [CK_OBJECT_HANDLE]) -> Rv<usize> {
+        let session = self.session(session)?;
+        let mut operations = lock(&session.operations);
+        let found = operations.search.as_mut().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
+        let mut count = 0;
+        while let Some((place, handle)) = room.get_mut(count).and_then(|place| found.pop().map(|h| (place, h))) {
+            *place = handle;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    pub fn find_final(&self, session: CK_SESSION_HANDLE) -> Rv<()> {
+        let session = self.session(session)?;
+        let search = lock(&session.operations).search.take();
+        search.map(drop).ok_or(CKR_OPERATION_NOT_INITIALIZED)
+    }
+
+    pub fn sign_init(&self, session: CK_SESSION_HANDLE, mechanism: Mechanism, key: CK_OBJECT_HANDLE) -> Rv<()> {
+        let session = self.session(session)?;
+        let mut operations = lock(&session.operations);
+        if operations.signing.is_some() {
+            return Err(CKR_OPERATION_ACTIVE);
+        }
+        let object = object(&self.config, key).ok_or(CKR_KEY_HANDLE_INVALID)?;
+        if !object.private {
+            return Err(CKR_KEY_TYPE_INCONSISTENT);
+        }
+        if !fits(&mechanism, &self.config.keys[object.key].public.kind) {
+            return Err(CKR_KEY_TYPE_INCONSISTENT);
+        }
+        operations.signing = Some(Signing { key: object.key, mechanism, data: vec![], parts: false });
+        Ok(())
+    }
+
+    /// C_SignInit without a mechanism gives an operation up (PKCS#11 3.0).
+    pub fn sign_cancel(&self, session: CK_SESSION_HANDLE) -> Rv<()> {
+        let session = self.session(session)?;
+        lock(&session.operations).signing = None;
+        Ok(())
+    }
+
+    pub fn sign_update(&self, session: CK_SESSION_HANDLE, part: &[u8]) -> Rv<()> {
+        let session = self.session(session)?;
+        let mut operations = lock(&session.operations);
+        let signing = operations.signing.as_mut().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
+        let longest = longest(&signing.mechanism, &self.config.keys[signing.key].public.kind);
+        if part.len() > longest - signing.data.len() {
+            operations.signing = None;
+            return Err(CKR_DATA_LEN_RANGE);
+        }
+        signing.parts = true;
+        signing.data.extend(part);
+        Ok(())
+    }
+
+    pub fn sign(&self, session: CK_SESSION_HANDLE, data: &[u8], wanted: Wanted) -> Rv<usize> {
+        self.finish(session, Some(data), wanted)
+    }
+
+    pub fn sign_final(&self, session: CK_SESSION_HANDLE, wanted: Wanted) -> Rv<usize> {
+        self.finish(session, None, wanted)
+    }
+
+    /// Makes the signature, of data or of the parts that came before. Asking for the length, or with too little room, does
+    /// not end the operation; all else does.
+    fn finish(&self, session: CK_SESSION_HANDLE, data: Option<&[u8]>, wanted: Wanted) -> Rv<usize> {
+        let session = self.session(session)?;
+        let mut operations = lock(&session.operations);
+        let signing = operations.signing.take().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
+        let public = &self.config.keys[signing.key].public;
+        let len = public.signature_len();
+        let room = match wanted {
+            Wanted::Length => {
+                operations.signing = Some(signing);
+                return Ok(len);
+            }
+            Wanted::Signature(room) if room.len() < len => {
+                operations.signing = Some(signing);
+                return Err(CKR_BUFFER_TOO_SMALL);
+            }
+            Wanted::Signature(room) => room,
+        };
+        let data = match data {
+            Some(_) if signing.parts => return Err(CKR_OPERATION_ACTIVE),
+            Some(data) if data.len() > longest(&signing.mechanism, &public.kind) => return Err(CKR_DATA_LEN_RANGE),
+            Some(data) => data.to_vec(),
+            None => signing.data,
+        };
+        // The session is not locked while a member works: nobody may wait for an HSM who does not use it.
+        drop(operations);
+        let request = Request { key: signing.key, mechanism: signing.mechanism, data };
+        let signature = self.pool.sign(request).map_err(|e| e.code)?;
+        room[..len].copy_from_slice(&signature);
+        Ok(len)
+    }
+}

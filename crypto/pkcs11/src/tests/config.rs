@@ -1,0 +1,105 @@
+//! What a configuration file may say, and what is said of one that is wrong.
+
+use super::{files, CONFIG};
+use crate::config::{Config, Order, TokenName};
+use std::time::Duration;
+
+fn refused(text: &str) -> String {
+    Config::parse(text, &files).expect_err(text).to_string()
+}
+
+/// The configuration with one line replaced.
+fn with(line: &str, replacement: &str) -> String {
+    assert!(CONFIG.contains(line), "{line}");
+    CONFIG.replacen(line, replacement, 1)
+}
+
+#[test]
+fn all_of_a_file_is_read() {
+    let config = Config::parse(CONFIG, &files).unwrap();
+    assert_eq!(config.label, "gateway");
+    assert_eq!(config.order, Order::Ordered);
+    let a = &config.members[0];
+    assert_eq!((a.name.as_str(), a.sessions), ("a", 2));
+    assert_eq!(a.module.to_str(), Some("/lib/a.so"));
+    assert_eq!(a.pin_file.to_str(), Some("/secrets/a"));
+    assert_eq!((a.timeout, a.retry), (Duration::from_secs(2), Duration::from_millis(20)));
+    assert_eq!(a.token, TokenName::Label("gw".into()), "a comment ends with its line");
+    assert_eq!(config.members[1].token, TokenName::Serial("0123456789abcdef".into()));
+    let keys: Vec<_> = config.keys.iter().map(|k| (k.label.as_str(), k.id.as_slice())).collect();
+    assert_eq!(keys, [("web", &[1, 255][..]), ("mail", &[]), ("pq", &[])]);
+}
+
+#[test]
+fn what_is_left_out_has_a_default() {
+    let text = "[member a]\nmodule = /a\ntoken = t\npin-file = /p\n[key k]\npublic-key = /keys/rsa.pem";
+    let config = Config::parse(text, &files).unwrap();
+    assert_eq!((config.label.as_str(), config.order), ("qtls", Order::Ordered));
+    let a = &config.members[0];
+    assert_eq!((a.sessions, a.timeout, a.retry), (4, Duration::from_secs(2), Duration::from_millis(500)));
+}
+
+#[test]
+fn members_may_take_turns() {
+    assert_eq!(Config::parse(&with("ordered", "spread"), &files).unwrap().order, Order::Spread);
+}
+
+#[test]
+fn an_error_names_line_field_value_and_remedy() {
+    let cases = [
+        ("order = ordered", "order = random", "line 3: [slot]: order = random: want ordered or spread"),
+        ("sessions = 2", "sessions = 0", "line 9: [member a]: sessions = 0: want a number from 1 to 64"),
+        ("sessions = 2", "sessions = +2", "line 9: [member a]: sessions = +2: want a number from 1 to 64"),
+        ("timeout = 2000ms", "timeout = 2000", "line 10: [member a]: timeout = 2000: want 10ms to 60000ms"),
+        ("timeout = 2000ms", "timeout = 9ms", "line 10: [member a]: timeout = 9ms: want 10ms to 60000ms"),
+        ("retry = 20ms", "retry =", "line 11: [member a]: retry is empty; give it a value or remove the line"),
+        ("module = /lib/a.so", "module = a.so", "line 6: [member a]: module = a.so: want an absolute path"),
+        ("module = /lib/a.so", "", "line 5: [member a]: module is missing; add module = /path/to/module.so"),
+        ("pin-file = /secrets/a", "pin = 1", "line 5: [member a]: pin-file is missing; add pin-file = /path/to/pin"),
+        ("serial = 0123456789abcdef", "", "line 14: [member b]: which token is missing; add token = LABEL or serial = NUMBER"),
+        (
+            "serial = 0123456789abcdef",
+            "serial = 1\ntoken = t",
+            "line 16: [member b]: token and serial are both set; keep one",
+        ),
+        ("[member b]", "[member a]", "line 14: [member a] is there already, in line 5; keep one"),
+        ("[member b]", "[members b]", "line 14: [members b]: want [slot], [member NAME] or [key LABEL]"),
+        ("[member b]", "[member b", "line 14: [member b: want ] at the end"),
+        (
+            "retry = 20ms",
+            "timeout = 1000ms",
+            "line 11: [member a]: timeout is there already, in line 10; keep one",
+        ),
+        (
+            "retry = 20ms",
+            "retries = 3",
+            "line 11: [member a]: retries: there is no such field; there are module, token, serial, pin-file, sessions, \
+             timeout and retry",
+        ),
+        ("id = 01ff", "id = 1", "line 23: [key web]: id = 1: want hexadecimal digits, two for each byte"),
+        ("id = 01ff", "id = é", "line 23: [key web]: id = é: want hexadecimal digits, two for each byte"),
+        ("id = 01ff", "ID: 01", "line 23: ID: 01: want [kind name] or field = value"),
+        ("[slot]", "", "line 2: label is in no section; put [slot], [member NAME] or [key LABEL] above it"),
+        (
+            "label = gateway",
+            "label = 123456789012345678901234567890123",
+            "line 2: [slot]: label = 123456789012345678901234567890123: PKCS#11 has room for 32 bytes; shorten it",
+        ),
+        (
+            "/keys/p256.pem",
+            "/keys/text.pem",
+            "line 24: [key web]: public-key = /keys/text.pem: want one PEM block PUBLIC KEY, as `openssl pkey -pubout` \
+             writes it",
+        ),
+        ("/keys/p256.pem", "/none", "line 24: [key web]: public-key = /none: entity not found"),
+    ];
+    for (line, replacement, message) in cases {
+        assert_eq!(refused(&with(line, replacement)), message);
+    }
+}
+
+#[test]
+fn a_slot_without_members_or_keys_is_refused() {
+    assert_eq!(refused(""), "0 members; write 1 to 16 sections [member NAME]");
+    assert_eq!(refused(&CONFIG[..CONFIG.find("[key").unwrap()]), "0 keys; write 1 to 1024 sections [key LABEL]");
+}

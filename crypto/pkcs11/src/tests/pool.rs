@@ -1,0 +1,311 @@
+//! Failover: stand-ins for members die, hang, lose sessions and come back, and who makes the signatures is counted.
+
+use super::{files, CONFIG};
+use crate::{
+    config::{Config, Key},
+    library::lock,
+    member::State,
+    pool::Pool,
+    token::{Failure, Mechanism, Request, Result, Session, Token},
+};
+use cryptoki_sys::*;
+use std::{
+    sync::{
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        Arc, Mutex,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A token that does as it is told.
+#[derive(Default)]
+struct Fake {
+    /// It is there, and answers.
+    gone: AtomicBool,
+    /// Calls wait until this is over.
+    hangs: AtomicBool,
+    hangs_in_open: AtomicBool,
+    /// Sessions and handles of an earlier generation are not valid.
+    generation: AtomicU64,
+    /// The next signature fails with this code.
+    next_error: Mutex<Option<CK_RV>>,
+    without_keys: AtomicBool,
+    opened: AtomicUsize,
+    signed: AtomicUsize,
+}
+
+impl Fake {
+    fn answer(&self, call: &str) -> Result<()> {
+        while self.hangs.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        match self.gone.load(SeqCst) {
+            true => Err(Failure::new(CKR_DEVICE_REMOVED, call)),
+            false => Ok(()),
+        }
+    }
+}
+
+struct FakeToken(Arc<Fake>);
+
+struct FakeSession {
+    token: Arc<Fake>,
+    generation: u64,
+}
+
+impl Token for FakeToken {
+    fn open(&self) -> Result<Box<dyn Session>> {
+        while self.0.hangs_in_open.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.0.answer("open")?;
+        self.0.opened.fetch_add(1, SeqCst);
+        Ok(Box::new(FakeSession { token: self.0.clone(), generation: self.0.generation.load(SeqCst) }))
+    }
+}
+
+impl FakeSession {
+    fn valid(&self) -> Result<()> {
+        match self.generation == self.token.generation.load(SeqCst) {
+            true => Ok(()),
+            false => Err(Failure::new(CKR_USER_NOT_LOGGED_IN, "session")),
+        }
+    }
+}
+
+impl Session for FakeSession {
+    fn find(&mut self, _: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
+        self.token.answer("find")?;
+        self.valid()?;
+        Ok((!self.token.without_keys.load(SeqCst)).then_some(100 + self.generation as CK_OBJECT_HANDLE))
+    }
+
+    fn sign(&mut self, key: CK_OBJECT_HANDLE, _: &Request, len: usize) -> Result<Vec<u8>> {
+        self.token.answer("sign")?;
+        self.valid()?;
+        if key != 100 + self.generation as CK_OBJECT_HANDLE {
+            return Err(Failure::new(CKR_KEY_HANDLE_INVALID, "sign"));
+        }
+        if let Some(code) = lock(&self.token.next_error).take() {
+            return Err(Failure::new(code, "sign"));
+        }
+        self.token.signed.fetch_add(1, SeqCst);
+        Ok(vec![7; len])
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.token.answer("check")?;
+        self.valid()
+    }
+}
+
+/// A pool of two stand-ins, a and b.
+struct Two {
+    a: Arc<Fake>,
+    b: Arc<Fake>,
+    pool: Pool,
+}
+
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn log(message: &str) {
+    lock(&LOG).push(message.into());
+}
+
+impl Two {
+    fn new() -> Two {
+        Two::with(CONFIG, |_, _| {})
+    }
+
+    fn with(config: &str, prepare: impl Fn(&Fake, &Fake)) -> Two {
+        let (a, b) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+        prepare(&a, &b);
+        let config = Arc::new(Config::parse(config, &files).unwrap());
+        let token = |m: &crate::config::Member| -> Box<dyn Token> {
+            Box::new(FakeToken(if m.token == config.members[0].token { a.clone() } else { b.clone() }))
+        };
+        let pool = Pool::start(&config, token, Duration::from_millis(20), log);
+        Two { a, b, pool }
+    }
+
+    fn sign(&self) -> std::result::Result<(), CK_RV> {
+        let request = Request { key: 0, mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
+        match self.pool.sign(request) {
+            Ok(signature) => {
+                assert_eq!(signature, [7; 64]);
+                Ok(())
+            }
+            Err(e) => Err(e.code),
+        }
+    }
+
+    fn signed(&self) -> (usize, usize) {
+        (self.a.signed.load(SeqCst), self.b.signed.load(SeqCst))
+    }
+
+    fn await_states(&self, a: State, b: State) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while [a, b] != [self.pool.states()[0].1, self.pool.states()[1].1] {
+            assert!(Instant::now() < deadline, "{:?}, want {a:?} and {b:?}", self.pool.states());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Two {
+    fn drop(&mut self) {
+        self.a.hangs.store(false, SeqCst);
+        self.a.hangs_in_open.store(false, SeqCst);
+        self.b.hangs.store(false, SeqCst);
+        assert!(self.pool.stop(Duration::from_secs(10)), "all workers end");
+    }
+}
+
+#[test]
+fn the_first_member_makes_the_signatures() {
+    let two = Two::new();
+    (0..10).for_each(|_| two.sign().unwrap());
+    assert_eq!(two.signed(), (10, 0));
+}
+
+#[test]
+fn members_take_turns_if_told_to() {
+    let two = Two::with(&CONFIG.replace("= ordered", "= spread"), |_, _| {});
+    two.await_states(State::Up, State::Up);
+    (0..10).for_each(|_| two.sign().unwrap());
+    assert_eq!(two.signed(), (5, 5));
+}
+
+#[test]
+fn a_member_that_dies_in_mid_signature_costs_none() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    *lock(&two.a.next_error) = Some(CKR_DEVICE_REMOVED);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (0, 1));
+    two.await_states(State::Up, State::Up);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (1, 1), "it is back");
+}
+
+#[test]
+fn no_signature_is_lost_while_members_are_killed_in_turn() {
+    let two = Two::new();
+    let (done, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    assert_eq!(two.sign(), Ok(()));
+                    made.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        for round in 0..6u64 {
+            let (dying, other) = if round % 2 == 0 { (&two.a, &two.b) } else { (&two.b, &two.a) };
+            let before = other.signed.load(SeqCst);
+            dying.gone.store(true, SeqCst);
+            while other.signed.load(SeqCst) < before + 50 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            dying.generation.fetch_add(1, SeqCst); // as after a reboot
+            dying.gone.store(false, SeqCst);
+            two.await_states(State::Up, State::Up);
+        }
+        done.store(true, SeqCst);
+    });
+    let (a, b) = two.signed();
+    assert_eq!(a + b, made.load(SeqCst), "each signature was made once");
+    assert!(a >= 150 && b >= 150, "{a} and {b}");
+}
+
+#[test]
+fn a_member_that_hangs_is_given_up_after_its_time_out_and_left_alone() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    let start = Instant::now();
+    two.sign().unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}: its time-out", start.elapsed());
+    let start = Instant::now();
+    (0..10).for_each(|_| two.sign().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?} for ten signatures", start.elapsed());
+    assert_eq!(two.signed(), (0, 11));
+
+    two.a.hangs.store(false, SeqCst);
+    two.await_states(State::Up, State::Up);
+    two.sign().unwrap();
+    assert!(two.signed().0 >= 1, "it is used again");
+}
+
+#[test]
+fn a_member_that_hangs_when_it_is_opened_is_given_up_too() {
+    let two = Two::with(CONFIG, |a, _| a.hangs_in_open.store(true, SeqCst));
+    two.sign().unwrap();
+    assert_eq!(two.pool.states()[0].1, State::Down);
+    let start = Instant::now();
+    two.sign().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_lost_login_is_made_good_on_the_same_member() {
+    let two = Two::new();
+    two.sign().unwrap();
+    two.a.generation.fetch_add(1, SeqCst);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (2, 0));
+}
+
+#[test]
+fn a_handle_that_is_no_longer_valid_is_searched_again() {
+    let two = Two::new();
+    two.sign().unwrap();
+    *lock(&two.a.next_error) = Some(CKR_KEY_HANDLE_INVALID);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (2, 0));
+}
+
+#[test]
+fn an_error_of_the_request_is_the_callers() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    for code in [CKR_DATA_LEN_RANGE, CKR_MECHANISM_INVALID, CKR_KEY_FUNCTION_NOT_PERMITTED] {
+        *lock(&two.a.next_error) = Some(code);
+        assert_eq!(two.sign(), Err(code));
+    }
+    assert_eq!(two.signed(), (0, 0), "the other was not asked");
+    assert_eq!(two.pool.states()[0].1, State::Up);
+}
+
+#[test]
+fn a_member_without_the_key_stays_up() {
+    let two = Two::with(CONFIG, |a, _| a.without_keys.store(true, SeqCst));
+    two.await_states(State::Up, State::Up);
+    (0..3).for_each(|_| two.sign().unwrap());
+    assert_eq!(two.signed(), (0, 3));
+    assert_eq!(two.pool.states()[0].1, State::Up);
+}
+
+#[test]
+fn with_all_members_gone_a_signature_fails_soon_and_works_when_one_is_back() {
+    let two = Two::with(CONFIG, |a, b| [a, b].iter().for_each(|f| f.gone.store(true, SeqCst)));
+    let start = Instant::now();
+    (0..10).for_each(|_| assert_eq!(two.sign(), Err(CKR_DEVICE_ERROR)));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    two.b.gone.store(false, SeqCst);
+    two.sign().expect("whoever is down is asked when nobody else is left");
+}
+
+#[test]
+fn a_failure_is_told_once_and_so_is_its_end() {
+    let config = CONFIG.replace("[member a]", "[member told]");
+    let two = Two::with(&config, |a, _| a.gone.store(true, SeqCst));
+    two.await_states(State::Down, State::Up);
+    thread::sleep(Duration::from_millis(100)); // several attempts
+    two.a.gone.store(false, SeqCst);
+    two.await_states(State::Up, State::Up);
+    let told: Vec<_> = lock(&LOG).iter().filter(|m| m.starts_with("member told ")).cloned().collect();
+    assert_eq!(told, ["member told is down: open: CKR_DEVICE_REMOVED (0x32)", "member told is up again"]);
+}

@@ -1,0 +1,255 @@
+//! The module as a program sees it, without any member: its table of functions, its objects, its rules.
+//! One process has one instance: the tests take turns.
+
+use cryptoki_sys::*;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    ptr::null_mut,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+type GetFunctionList = unsafe extern "C" fn(*mut *mut CK_FUNCTION_LIST) -> CK_RV;
+
+/// The module that cargo built for these tests.
+fn functions() -> &'static CK_FUNCTION_LIST {
+    let path = std::env::current_exe().unwrap().with_file_name("libqtls_pkcs11.so");
+    // SAFETY: it is our own, and stays loaded.
+    unsafe {
+        let library = Box::leak(Box::new(libloading::Library::new(path).unwrap()));
+        let get: libloading::Symbol<GetFunctionList> = library.get(b"C_GetFunctionList").unwrap();
+        let mut list = null_mut();
+        assert_eq!(get(null_mut()), CKR_ARGUMENTS_BAD);
+        assert_eq!(get(&mut list), CKR_OK);
+        &*list
+    }
+}
+
+/// Calls a function that the table must have.
+macro_rules! call {
+    ($table:expr, $name:ident($($arg:expr),*)) => {
+        // SAFETY: the arguments are as PKCS#11 has them.
+        unsafe { ($table.$name.expect(stringify!($name)))($($arg),*) }
+    };
+}
+
+/// A configuration whose members do not exist.
+fn configuration() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+        let mut text =
+            "[slot]\nlabel = gw\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n".to_string();
+        for key in ["rsa", "p256", "mldsa65"] {
+            text += &format!("[key {key}]\nid = 0a\npublic-key = {}/{key}.pem\n", keys.display());
+        }
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("module.conf");
+        fs::write(&path, text).unwrap();
+        path
+    })
+}
+
+struct Module {
+    table: &'static CK_FUNCTION_LIST,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Module {
+    /// Not yet initialised.
+    fn new() -> Module {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Module { table: functions(), _turn: turn }
+    }
+
+    fn initialise(argument: &str) -> (Module, CK_RV) {
+        let module = Module::new();
+        let argument = std::ffi::CString::new(argument).unwrap();
+        let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
+        args.pReserved = argument.as_ptr().cast_mut().cast();
+        let code = call!(module.table, C_Initialize((&raw mut args).cast()));
+        (module, code)
+    }
+
+    fn started() -> Module {
+        let (module, code) = Module::initialise(&format!("config={}", configuration().display()));
+        assert_eq!(code, CKR_OK);
+        module
+    }
+
+    fn session(&self) -> CK_SESSION_HANDLE {
+        let mut session = 0;
+        assert_eq!(call!(self.table, C_OpenSession(0, CKF_SERIAL_SESSION, null_mut(), None, &mut session)), CKR_OK);
+        session
+    }
+
+    fn find(&self, session: CK_SESSION_HANDLE, class: CK_OBJECT_CLASS, label: &str) -> Vec<CK_OBJECT_HANDLE> {
+        let mut template = [
+            CK_ATTRIBUTE { type_: CKA_CLASS, pValue: (&raw const class).cast_mut().cast(), ulValueLen: 8 },
+            CK_ATTRIBUTE {
+                type_: CKA_LABEL,
+                pValue: label.as_ptr().cast_mut().cast(),
+                ulValueLen: label.len() as CK_ULONG,
+            },
+        ];
+        let (mut found, mut count) = ([0; 8], 0);
+        assert_eq!(call!(self.table, C_FindObjectsInit(session, template.as_mut_ptr(), 2)), CKR_OK);
+        assert_eq!(call!(self.table, C_FindObjects(session, found.as_mut_ptr(), 8, &mut count)), CKR_OK);
+        assert_eq!(call!(self.table, C_FindObjectsFinal(session)), CKR_OK);
+        found[..count as usize].to_vec()
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        call!(self.table, C_Finalize(null_mut()));
+    }
+}
+
+#[test]
+fn every_function_is_there_and_those_not_needed_say_so() {
+    let module = Module::started();
+    let table = std::ptr::from_ref(module.table).cast::<Option<unsafe extern "C" fn() -> CK_RV>>();
+    let count = size_of::<CK_FUNCTION_LIST>() / size_of::<usize>() - 1;
+    assert_eq!(count, 68, "functions of PKCS#11 2.40");
+    for i in 1..=count {
+        // SAFETY: after the version there are only functions.
+        assert!(unsafe { *table.add(i) }.is_some(), "function {i} is missing");
+    }
+    let session = module.session();
+    assert_eq!(call!(module.table, C_GenerateRandom(session, null_mut(), 0)), CKR_FUNCTION_NOT_SUPPORTED);
+    assert_eq!(call!(module.table, C_DestroyObject(session, 1)), CKR_FUNCTION_NOT_SUPPORTED);
+    assert_eq!(
+        call!(
+            module.table,
+            C_GenerateKeyPair(session, null_mut(), null_mut(), 0, null_mut(), 0, null_mut(), null_mut())
+        ),
+        CKR_FUNCTION_NOT_SUPPORTED
+    );
+}
+
+#[test]
+fn nothing_works_before_it_is_initialised_and_nothing_twice() {
+    let module = Module::new();
+    let mut count = 0;
+    assert_eq!(call!(module.table, C_GetSlotList(CK_TRUE, null_mut(), &mut count)), CKR_CRYPTOKI_NOT_INITIALIZED);
+    assert_eq!(call!(module.table, C_Finalize(null_mut())), CKR_CRYPTOKI_NOT_INITIALIZED);
+    drop(module);
+    let module = Module::started();
+    assert_eq!(call!(module.table, C_Initialize(null_mut())), CKR_CRYPTOKI_ALREADY_INITIALIZED);
+}
+
+#[test]
+fn a_wrong_configuration_is_refused() {
+    for argument in ["", "config=", "config=relative", "/etc/passwd", "config=/none", "config=/dev/null"] {
+        assert_eq!(Module::initialise(argument).1, CKR_ARGUMENTS_BAD, "{argument}");
+    }
+}
+
+#[test]
+fn keys_are_found_with_no_member_up_and_no_login() {
+    let module = Module::started();
+    let mut token = CK_TOKEN_INFO::default();
+    assert_eq!(call!(module.table, C_GetTokenInfo(0, &mut token)), CKR_OK);
+    assert_eq!(token.flags & CKF_LOGIN_REQUIRED, 0, "nobody is asked for a PIN");
+    let session = module.session();
+    for label in ["rsa", "p256", "mldsa65"] {
+        assert_eq!(module.find(session, CKO_PRIVATE_KEY, label).len(), 1, "{label}");
+        assert_eq!(module.find(session, CKO_PUBLIC_KEY, label).len(), 1, "{label}");
+    }
+    assert_eq!(module.find(session, CKO_PRIVATE_KEY, "other"), []);
+    assert_eq!(module.find(session, CKO_CERTIFICATE, "rsa"), []);
+}
+
+#[test]
+fn attributes_are_answered_one_by_one() {
+    let module = Module::started();
+    let session = module.session();
+    let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+    let mut id = [0u8; 4];
+    let attribute = |type_, value: *mut u8, len| CK_ATTRIBUTE { type_, pValue: value.cast(), ulValueLen: len };
+    let mut wanted = [
+        attribute(CKA_VALUE, null_mut(), 0),
+        attribute(CKA_ID, id.as_mut_ptr(), 4),
+        attribute(CKA_MODULUS, null_mut(), 0),
+        attribute(CKA_EC_POINT, null_mut(), 0),
+        attribute(CKA_LABEL, [0u8; 1].as_mut_ptr(), 1),
+    ];
+    assert_eq!(call!(module.table, C_GetAttributeValue(session, key, wanted.as_mut_ptr(), 5)), CKR_ATTRIBUTE_SENSITIVE);
+    let lengths = wanted.map(|a| a.ulValueLen);
+    let none = CK_UNAVAILABLE_INFORMATION;
+    assert_eq!((lengths, id), ([none, 1, none, 67, none], [10, 0, 0, 0]));
+    assert_eq!(call!(module.table, C_GetAttributeValue(session, 99, null_mut(), 0)), CKR_OBJECT_HANDLE_INVALID);
+}
+
+#[test]
+fn a_signature_says_its_length_and_then_fails_for_want_of_members() {
+    let module = Module::started();
+    let session = module.session();
+    let key = module.find(session, CKO_PRIVATE_KEY, "mldsa65")[0];
+    let mut mechanism = CK_MECHANISM { mechanism: CKM_ML_DSA, pParameter: null_mut(), ulParameterLen: 0 };
+    let (mut data, mut signature, mut len) = ([1u8; 32], [0u8; 5000], 0);
+    assert_eq!(call!(module.table, C_SignInit(session, &mut mechanism, key)), CKR_OK);
+    assert_eq!(call!(module.table, C_SignInit(session, &mut mechanism, key)), CKR_OPERATION_ACTIVE);
+    assert_eq!(call!(module.table, C_Sign(session, data.as_mut_ptr(), 32, null_mut(), &mut len)), CKR_OK);
+    assert_eq!(len, 3309);
+    len = 100;
+    let sign = |len: &mut CK_ULONG, data: &mut [u8; 32], signature: &mut [u8; 5000]| {
+        call!(module.table, C_Sign(session, data.as_mut_ptr(), 32, signature.as_mut_ptr(), len))
+    };
+    assert_eq!(sign(&mut len, &mut data, &mut signature), CKR_BUFFER_TOO_SMALL);
+    assert_eq!(len, 3309);
+    len = 5000;
+    assert_eq!(sign(&mut len, &mut data, &mut signature), CKR_DEVICE_ERROR);
+    assert_eq!(sign(&mut len, &mut data, &mut signature), CKR_OPERATION_NOT_INITIALIZED, "an error ends it");
+}
+
+#[test]
+fn a_mechanism_is_refused_with_a_key_of_another_type() {
+    let module = Module::started();
+    let session = module.session();
+    let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+    let init = |type_, key| {
+        let mut mechanism = CK_MECHANISM { mechanism: type_, pParameter: null_mut(), ulParameterLen: 0 };
+        call!(module.table, C_SignInit(session, &mut mechanism, key))
+    };
+    assert_eq!(init(CKM_RSA_PKCS, key), CKR_KEY_TYPE_INCONSISTENT);
+    assert_eq!(init(CKM_SHA256_RSA_PKCS, key), CKR_MECHANISM_INVALID);
+    assert_eq!(init(CKM_RSA_PKCS_PSS, key), CKR_MECHANISM_PARAM_INVALID);
+    assert_eq!(init(CKM_ECDSA, module.find(session, CKO_PUBLIC_KEY, "p256")[0]), CKR_KEY_TYPE_INCONSISTENT);
+    assert_eq!(init(CKM_ECDSA, 0), CKR_KEY_HANDLE_INVALID);
+}
+
+#[test]
+fn only_sessions_that_read_are_opened() {
+    let module = Module::started();
+    let mut session = 0;
+    let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
+    assert_eq!(call!(module.table, C_OpenSession(0, flags, null_mut(), None, &mut session)), CKR_TOKEN_WRITE_PROTECTED);
+    assert_eq!(call!(module.table, C_OpenSession(1, flags, null_mut(), None, &mut session)), CKR_SLOT_ID_INVALID);
+    assert_eq!(call!(module.table, C_CloseSession(12345)), CKR_SESSION_HANDLE_INVALID);
+}
+
+#[test]
+fn a_child_process_starts_anew() {
+    let module = Module::started();
+    let path = std::ffi::CString::new(format!("config={}", configuration().display())).unwrap();
+    // SAFETY: the child calls nothing but the module, and ends without tidying up.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let mut count = 0;
+            let slots = module.table.C_GetSlotList.unwrap();
+            let forgotten = slots(CK_TRUE, null_mut(), &mut count) == CKR_CRYPTOKI_NOT_INITIALIZED;
+            let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
+            args.pReserved = path.as_ptr().cast_mut().cast();
+            let again = module.table.C_Initialize.unwrap()((&raw mut args).cast()) == CKR_OK
+                && slots(CK_TRUE, null_mut(), &mut count) == CKR_OK;
+            libc::_exit(if forgotten && again { 0 } else { 1 });
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    assert_eq!(status, 0);
+}
