@@ -13,8 +13,8 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 )
 
-// Two gateways that differ in whose ML-KEM and ML-DSA they use serve the same clients with the same names; what a
-// handshake costs their HAProxy is measured by turns.
+// Two gateways that differ in whose ML-KEM and ML-DSA they use serve the same clients with the same names. What a
+// handshake and request cost their HAProxy, all of it, is measured by turns; `make bench-crypto` measures the handshake.
 func TestVectorizedImplementation(t *testing.T) {
 	n := newNamespace(t)
 	r := n.withWeb()
@@ -56,9 +56,6 @@ func TestVectorizedImplementation(t *testing.T) {
 		rounds, handshakes, costs[v1alpha1.ImplementationOpenSSL][rounds/2], costs[v1alpha1.ImplementationOpenSSL][0], costs[v1alpha1.ImplementationOpenSSL][rounds-1],
 		costs[v1alpha1.ImplementationVectorized][rounds/2], costs[v1alpha1.ImplementationVectorized][0], costs[v1alpha1.ImplementationVectorized][rounds-1],
 		ratios[rounds/2], ratios[0], ratios[rounds-1])
-	if ratios[rounds/2] < 1 {
-		t.Errorf("Vectorized is slower: %v", ratios)
-	}
 }
 
 // inHAProxy runs a script in a pod's haproxy container.
