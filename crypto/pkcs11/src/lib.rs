@@ -35,6 +35,7 @@ use std::{
 struct Instance {
     process: i32,
     slot: Slot,
+    modules: library::Modules,
 }
 
 /// Never freed once it was here: a thread may still be in a call. No lock, because a fork may happen while it is held.
@@ -45,12 +46,16 @@ fn process() -> i32 {
     unsafe { libc::getpid() }
 }
 
-fn slot() -> Rv<&'static Slot> {
+fn instance() -> Rv<&'static Instance> {
     // SAFETY: null, or an instance that stays.
     match unsafe { INSTANCE.load(Ordering::Acquire).as_ref() } {
-        Some(instance) if instance.process == process() => Ok(&instance.slot),
+        Some(instance) if instance.process == process() => Ok(instance),
         _ => Err(CKR_CRYPTOKI_NOT_INITIALIZED),
     }
+}
+
+fn slot() -> Rv<&'static Slot> {
+    instance().map(|instance| &instance.slot)
 }
 
 fn slot_of(id: CK_SLOT_ID) -> Rv<&'static Slot> {
@@ -85,14 +90,14 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
     }
 }
 
-fn start(argument: Option<&CStr>) -> Result<Slot, String> {
+fn start(argument: Option<&CStr>) -> Result<Instance, String> {
     let path = config_path(argument)?;
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
     let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| Box::new(modules.token(m)), member::CHECK_INTERVAL, log);
-    Ok(Slot::new(config, pool))
+    Ok(Instance { process: process(), slot: Slot::new(config, pool), modules })
 }
 
 /// How long the end of a program waits for members.
@@ -129,8 +134,8 @@ unsafe extern "C" fn initialize(args: *mut c_void) -> CK_RV {
         return CKR_CRYPTOKI_ALREADY_INITIALIZED;
     }
     match start(argument) {
-        Ok(slot) => {
-            let new = Box::into_raw(Box::new(Instance { process: process(), slot }));
+        Ok(instance) => {
+            let new = Box::into_raw(Box::new(instance));
             match INSTANCE.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => CKR_OK,
                 Err(_) => {
@@ -151,10 +156,12 @@ unsafe extern "C" fn finalize(reserved: *mut c_void) -> CK_RV {
     if !reserved.is_null() {
         return CKR_ARGUMENTS_BAD;
     }
-    code(slot().map(|slot| {
+    code(instance().map(|instance| {
         INSTANCE.store(null_mut(), Ordering::Release);
-        slot.close_all_sessions();
-        slot.pool.stop(STOP_TIME);
+        instance.slot.close_all_sessions();
+        if instance.slot.pool.stop(STOP_TIME) {
+            instance.modules.finalise();
+        }
     }))
 }
 

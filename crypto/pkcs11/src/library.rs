@@ -38,6 +38,11 @@ pub struct Module {
 struct Loaded {
     functions: Option<Functions>,
     initialised: bool,
+    /// It was initialised already: somebody else in the program uses it, and it is not ours to finalise.
+    shared: bool,
+    /// A device of it failed since: it is initialised anew as soon as nobody uses it, for some libraries look for their
+    /// devices only then.
+    stale: bool,
 }
 
 /// Keeps a library initialised.
@@ -93,11 +98,12 @@ impl Module {
         }
     }
 
-    fn initialise(functions: Functions) -> Result<()> {
+    /// Says whether somebody else had done it already.
+    fn initialise(functions: Functions) -> Result<bool> {
         let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
         match call!(functions, C_Initialize((&raw mut args).cast())) {
-            Err(e) if e.code == CKR_CRYPTOKI_ALREADY_INITIALIZED => Ok(()),
-            result => result,
+            Err(e) if e.code == CKR_CRYPTOKI_ALREADY_INITIALIZED => Ok(true),
+            result => result.map(|()| false),
         }
     }
 
@@ -114,23 +120,25 @@ impl Module {
         }
     }
 
-    fn functions(&self) -> Result<Functions> {
+    /// The table of functions, for a user.
+    fn functions(&self, _: &User) -> Result<Functions> {
         let mut state = lock(&self.state);
         let functions = self.table(&mut state)?;
+        if state.stale && self.users.load(Ordering::SeqCst) == 1 {
+            Module::finalise(&mut state);
+        }
         if !state.initialised {
-            Module::initialise(functions)?;
+            state.shared = Module::initialise(functions)?;
             state.initialised = true;
             (self.loaded)();
         }
         Ok(functions)
     }
 
-    /// Has the library look for its devices anew: some find them only when they are initialised. That ends all its
-    /// sessions, and must not happen while anybody calls it.
-    fn refresh(&self) {
-        let mut state = lock(&self.state);
-        // Whoever becomes a user from here on waits for the lock before the first call.
-        if self.users.load(Ordering::SeqCst) != 0 || !state.initialised {
+    /// Nobody may be in the library: whoever becomes a user waits for the lock before the first call.
+    fn finalise(state: &mut Loaded) {
+        state.stale = false;
+        if !state.initialised || state.shared {
             return;
         }
         if let Some(functions) = state.functions {
@@ -150,6 +158,16 @@ impl Modules {
     /// `loaded` is called whenever a library may have asked to be told of the end of the program.
     pub fn new(loaded: fn()) -> Modules {
         Modules { by_path: HashMap::new(), loaded }
+    }
+
+    /// Finalises all that nobody uses.
+    pub fn finalise(&self) {
+        for module in self.by_path.values() {
+            let mut state = lock(&module.state);
+            if module.users.load(Ordering::SeqCst) == 0 {
+                Module::finalise(&mut state);
+            }
+        }
     }
 
     /// The token of a member. Its library is loaded here and now, not by a worker: the destructors of a library that is
@@ -272,25 +290,18 @@ fn logged_in(info: &CK_SESSION_INFO) -> bool {
 
 impl Token for LibraryToken {
     fn open(&self) -> Result<Box<dyn Session>> {
-        let open = || -> Result<LibrarySession> {
-            let user = User::new(&self.module);
-            let functions = self.module.functions()?;
-            let slot = self.slot(functions)?;
-            let mut handle = 0;
-            call!(functions, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut handle))?;
-            let session = LibrarySession { functions, handle, _user: user };
-            self.log_in(&session)?;
-            Ok(session)
-        };
-        match open() {
-            Ok(session) => Ok(Box::new(session)),
-            Err(e) => {
-                if e.verdict() == crate::verdict::Verdict::Device {
-                    self.module.refresh();
-                }
-                Err(e)
-            }
-        }
+        let user = User::new(&self.module);
+        let functions = self.module.functions(&user)?;
+        let slot = self.slot(functions)?;
+        let mut handle = 0;
+        call!(functions, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut handle))?;
+        let session = LibrarySession { functions, handle, _user: user };
+        self.log_in(&session)?;
+        Ok(Box::new(session))
+    }
+
+    fn failed(&self) {
+        lock(&self.module.state).stale = true;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Condvar, Mutex},
     thread,
     time::{Duration, Instant},
@@ -55,6 +55,10 @@ struct Queue {
     probing: bool,
     /// Time-outs since the last signature: a member that answers checks and hangs in signatures is left alone ever longer.
     hangs: u32,
+    /// How often the member went down: sessions from before are closed.
+    failures: u64,
+    /// Keys that were found: if one is not found any more, the token is gone, whatever its library says.
+    found: HashSet<usize>,
     /// When a worker last came back from the library.
     answered: Instant,
     /// The last failure that was told, so that it is not told with every attempt.
@@ -90,6 +94,8 @@ impl Member {
             retry_at: Instant::now(),
             probing: false,
             hangs: 0,
+            failures: 0,
+            found: HashSet::new(),
             answered: Instant::now(),
             told: String::new(),
             stopping: false,
@@ -174,8 +180,14 @@ impl Member {
     }
 
     fn went_down(&self, failure: &Failure) {
+        // A wrong PIN is no reason to end other members' use of the library.
+        if failure.verdict() == Verdict::Device {
+            self.token.failed();
+        }
         let mut queue = lock(&self.queue);
         queue.state = State::Down;
+        queue.failures += 1;
+        self.work.notify_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
         let message = failure.to_string();
         if queue.told != message && !queue.stopping {
@@ -201,13 +213,13 @@ impl Member {
     }
 
     fn work(&self) {
-        let mut connection = Connection { member: self, session: None, handles: HashMap::new() };
+        let mut connection = Connection { member: self, session: None, handles: HashMap::new(), failures: 0 };
         if self.attempt(&mut connection).is_ok() {
             self.went_up();
         }
         loop {
             lock(&self.queue).answered = Instant::now();
-            match self.next() {
+            match self.next(&connection) {
                 Task::Sign(job) => {
                     let result = connection.sign(&job.request);
                     if let Err(e) = &result {
@@ -233,6 +245,7 @@ impl Member {
                 Task::Check => {
                     let _ = self.attempt(&mut connection);
                 }
+                Task::Close => connection.close(),
                 Task::Stop => break,
             }
         }
@@ -252,7 +265,7 @@ impl Member {
         result
     }
 
-    fn next(&self) -> Task {
+    fn next(&self, connection: &Connection) -> Task {
         let mut queue = lock(&self.queue);
         let check_at = Instant::now() + self.check_interval;
         loop {
@@ -266,6 +279,9 @@ impl Member {
                     drop(progress);
                     return Task::Sign(job);
                 }
+            }
+            if connection.session.is_some() && connection.failures != queue.failures {
+                return Task::Close;
             }
             let now = Instant::now();
             let mut wake_at = check_at;
@@ -292,6 +308,7 @@ enum Task {
     Sign(Arc<Job>),
     Probe,
     Check,
+    Close,
     Stop,
 }
 
@@ -300,6 +317,8 @@ struct Connection<'a> {
     member: &'a Member,
     session: Option<Box<dyn Session>>,
     handles: HashMap<usize, CK_OBJECT_HANDLE>,
+    /// The member's when the session was opened.
+    failures: u64,
 }
 
 impl Connection<'_> {
@@ -312,6 +331,7 @@ impl Connection<'_> {
 
     fn session(&mut self) -> Result<&mut Box<dyn Session>> {
         if self.session.is_none() {
+            self.failures = lock(&self.member.queue).failures;
             self.session = Some(self.member.token.open()?);
             lock(&self.member.queue).open += 1;
         }
@@ -367,10 +387,20 @@ impl Connection<'_> {
             let handle = match c.handles.get(&request.key) {
                 Some(handle) => *handle,
                 None => {
-                    let Some(handle) = c.session()?.find(key)? else {
-                        let detail = format!("no private key with label {:?} and that ID", key.label);
-                        return Err(Failure::new(CKR_KEY_HANDLE_INVALID, detail));
+                    let found = c.session()?.find(key)?;
+                    let mut queue = lock(&c.member.queue);
+                    let Some(handle) = found else {
+                        let code = match queue.found.remove(&request.key) {
+                            true => CKR_TOKEN_NOT_PRESENT,
+                            false => CKR_KEY_HANDLE_INVALID,
+                        };
+                        return Err(Failure::new(
+                            code,
+                            format!("no private key with label {:?} and its ID", key.label),
+                        ));
                     };
+                    queue.found.insert(request.key);
+                    drop(queue);
                     c.handles.insert(request.key, handle);
                     handle
                 }

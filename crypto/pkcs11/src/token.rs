@@ -57,6 +57,8 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub trait Token: Send + Sync {
     /// Opens a session that is logged in.
     fn open(&self) -> Result<Box<dyn Session>>;
+    /// Says that the device failed: the next session is to be opened as if it were the first.
+    fn failed(&self);
 }
 
 /// A session of a token. Dropping it closes it.

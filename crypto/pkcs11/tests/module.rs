@@ -1,37 +1,15 @@
 //! The module as a program sees it, without any member: its table of functions, its objects, its rules.
-//! One process has one instance: the tests take turns.
 
+mod common;
+
+use common::{call, Module};
 use cryptoki_sys::*;
 use std::{
     fs,
     path::{Path, PathBuf},
     ptr::null_mut,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::OnceLock,
 };
-
-type GetFunctionList = unsafe extern "C" fn(*mut *mut CK_FUNCTION_LIST) -> CK_RV;
-
-/// The module that cargo built for these tests.
-fn functions() -> &'static CK_FUNCTION_LIST {
-    let path = std::env::current_exe().unwrap().with_file_name("libqtls_pkcs11.so");
-    // SAFETY: it is our own, and stays loaded.
-    unsafe {
-        let library = Box::leak(Box::new(libloading::Library::new(path).unwrap()));
-        let get: libloading::Symbol<GetFunctionList> = library.get(b"C_GetFunctionList").unwrap();
-        let mut list = null_mut();
-        assert_eq!(get(null_mut()), CKR_ARGUMENTS_BAD);
-        assert_eq!(get(&mut list), CKR_OK);
-        &*list
-    }
-}
-
-/// Calls a function that the table must have.
-macro_rules! call {
-    ($table:expr, $name:ident($($arg:expr),*)) => {
-        // SAFETY: the arguments are as PKCS#11 has them.
-        unsafe { ($table.$name.expect(stringify!($name)))($($arg),*) }
-    };
-}
 
 /// A configuration whose members do not exist.
 fn configuration() -> &'static Path {
@@ -49,66 +27,9 @@ fn configuration() -> &'static Path {
     })
 }
 
-struct Module {
-    table: &'static CK_FUNCTION_LIST,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Module {
-    /// Not yet initialised.
-    fn new() -> Module {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Module { table: functions(), _turn: turn }
-    }
-
-    fn initialise(argument: &str) -> (Module, CK_RV) {
-        let module = Module::new();
-        let argument = std::ffi::CString::new(argument).unwrap();
-        let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
-        args.pReserved = argument.as_ptr().cast_mut().cast();
-        let code = call!(module.table, C_Initialize((&raw mut args).cast()));
-        (module, code)
-    }
-
-    fn started() -> Module {
-        let (module, code) = Module::initialise(&format!("config={}", configuration().display()));
-        assert_eq!(code, CKR_OK);
-        module
-    }
-
-    fn session(&self) -> CK_SESSION_HANDLE {
-        let mut session = 0;
-        assert_eq!(call!(self.table, C_OpenSession(0, CKF_SERIAL_SESSION, null_mut(), None, &mut session)), CKR_OK);
-        session
-    }
-
-    fn find(&self, session: CK_SESSION_HANDLE, class: CK_OBJECT_CLASS, label: &str) -> Vec<CK_OBJECT_HANDLE> {
-        let mut template = [
-            CK_ATTRIBUTE { type_: CKA_CLASS, pValue: (&raw const class).cast_mut().cast(), ulValueLen: 8 },
-            CK_ATTRIBUTE {
-                type_: CKA_LABEL,
-                pValue: label.as_ptr().cast_mut().cast(),
-                ulValueLen: label.len() as CK_ULONG,
-            },
-        ];
-        let (mut found, mut count) = ([0; 8], 0);
-        assert_eq!(call!(self.table, C_FindObjectsInit(session, template.as_mut_ptr(), 2)), CKR_OK);
-        assert_eq!(call!(self.table, C_FindObjects(session, found.as_mut_ptr(), 8, &mut count)), CKR_OK);
-        assert_eq!(call!(self.table, C_FindObjectsFinal(session)), CKR_OK);
-        found[..count as usize].to_vec()
-    }
-}
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        call!(self.table, C_Finalize(null_mut()));
-    }
-}
-
 #[test]
 fn every_function_is_there_and_those_not_needed_say_so() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let table = std::ptr::from_ref(module.table).cast::<Option<unsafe extern "C" fn() -> CK_RV>>();
     let count = size_of::<CK_FUNCTION_LIST>() / size_of::<usize>() - 1;
     assert_eq!(count, 68, "functions of PKCS#11 2.40");
@@ -135,7 +56,7 @@ fn nothing_works_before_it_is_initialised_and_nothing_twice() {
     assert_eq!(call!(module.table, C_GetSlotList(CK_TRUE, null_mut(), &mut count)), CKR_CRYPTOKI_NOT_INITIALIZED);
     assert_eq!(call!(module.table, C_Finalize(null_mut())), CKR_CRYPTOKI_NOT_INITIALIZED);
     drop(module);
-    let module = Module::started();
+    let module = Module::started(configuration());
     assert_eq!(call!(module.table, C_Initialize(null_mut())), CKR_CRYPTOKI_ALREADY_INITIALIZED);
 }
 
@@ -148,7 +69,7 @@ fn a_wrong_configuration_is_refused() {
 
 #[test]
 fn keys_are_found_with_no_member_up_and_no_login() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let mut token = CK_TOKEN_INFO::default();
     assert_eq!(call!(module.table, C_GetTokenInfo(0, &mut token)), CKR_OK);
     assert_eq!(token.flags & CKF_LOGIN_REQUIRED, 0, "nobody is asked for a PIN");
@@ -163,7 +84,7 @@ fn keys_are_found_with_no_member_up_and_no_login() {
 
 #[test]
 fn attributes_are_answered_one_by_one() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let session = module.session();
     let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
     let mut id = [0u8; 4];
@@ -184,7 +105,7 @@ fn attributes_are_answered_one_by_one() {
 
 #[test]
 fn a_signature_says_its_length_and_then_fails_for_want_of_members() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let session = module.session();
     let key = module.find(session, CKO_PRIVATE_KEY, "mldsa65")[0];
     let mut mechanism = CK_MECHANISM { mechanism: CKM_ML_DSA, pParameter: null_mut(), ulParameterLen: 0 };
@@ -206,7 +127,7 @@ fn a_signature_says_its_length_and_then_fails_for_want_of_members() {
 
 #[test]
 fn a_mechanism_is_refused_with_a_key_of_another_type() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let session = module.session();
     let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
     let init = |type_, key| {
@@ -222,7 +143,7 @@ fn a_mechanism_is_refused_with_a_key_of_another_type() {
 
 #[test]
 fn only_sessions_that_read_are_opened() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let mut session = 0;
     let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
     assert_eq!(call!(module.table, C_OpenSession(0, flags, null_mut(), None, &mut session)), CKR_TOKEN_WRITE_PROTECTED);
@@ -232,7 +153,7 @@ fn only_sessions_that_read_are_opened() {
 
 #[test]
 fn a_child_process_starts_anew() {
-    let module = Module::started();
+    let module = Module::started(configuration());
     let path = std::ffi::CString::new(format!("config={}", configuration().display())).unwrap();
     // SAFETY: the child calls nothing but the module, and ends without tidying up.
     let status = unsafe {

@@ -63,6 +63,8 @@ impl Token for FakeToken {
         self.0.opened.fetch_add(1, SeqCst);
         Ok(Box::new(FakeSession { token: self.0.clone(), generation: self.0.generation.load(SeqCst) }))
     }
+
+    fn failed(&self) {}
 }
 
 impl FakeSession {
@@ -286,6 +288,23 @@ fn a_member_without_the_key_stays_up() {
     (0..3).for_each(|_| two.sign().unwrap());
     assert_eq!(two.signed(), (0, 3));
     assert_eq!(two.pool.states()[0].1, State::Up);
+}
+
+#[test]
+fn a_member_whose_key_is_gone_is_down_until_it_is_asked_anew() {
+    let config = CONFIG.replace("[member a]", "[member emptied]");
+    let two = Two::with(&config, |_, _| {});
+    two.sign().unwrap();
+    two.a.without_keys.store(true, SeqCst);
+    two.a.generation.fetch_add(1, SeqCst);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (1, 1));
+    let told = lock(&LOG).iter().any(|m| m.starts_with("member emptied is down: no private key with label \"web\""));
+    assert!(told);
+    two.a.without_keys.store(false, SeqCst);
+    two.await_states(State::Up, State::Up);
+    two.sign().unwrap();
+    assert_eq!(two.signed(), (2, 1));
 }
 
 #[test]
