@@ -25,7 +25,7 @@ use std::{
     path::PathBuf,
     ptr::{null_mut, slice_from_raw_parts_mut},
     sync::{
-        atomic::{AtomicPtr, Ordering},
+        atomic::{AtomicBool, AtomicPtr, Ordering},
         Arc,
     },
     time::Duration,
@@ -36,6 +36,9 @@ struct Instance {
     process: i32,
     slot: Slot,
     modules: library::Modules,
+    finalised: AtomicBool,
+    /// The one before: finalised, or of the process that this one was forked from.
+    _before: *mut Instance,
 }
 
 /// Never freed once it was here: a thread may still be in a call. No lock, because a fork may happen while it is held.
@@ -49,7 +52,7 @@ fn process() -> i32 {
 fn instance() -> Rv<&'static Instance> {
     // SAFETY: null, or an instance that stays.
     match unsafe { INSTANCE.load(Ordering::Acquire).as_ref() } {
-        Some(instance) if instance.process == process() => Ok(instance),
+        Some(i) if i.process == process() && !i.finalised.load(Ordering::Acquire) => Ok(i),
         _ => Err(CKR_CRYPTOKI_NOT_INITIALIZED),
     }
 }
@@ -90,14 +93,15 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
     }
 }
 
-fn start(argument: Option<&CStr>) -> Result<Instance, String> {
+fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, String> {
     let path = config_path(argument)?;
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
     let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| Box::new(modules.token(m)), member::CHECK_INTERVAL, log);
-    Ok(Instance { process: process(), slot: Slot::new(config, pool), modules })
+    let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
+    Ok(Instance { process: process(), slot, modules, finalised, _before: before })
 }
 
 /// How long the end of a program waits for members.
@@ -128,12 +132,11 @@ unsafe extern "C" fn initialize(args: *mut c_void) -> CK_RV {
             argument = Some(CStr::from_ptr(args.pReserved.cast()));
         }
     }
-    // Null, or an instance of the process that this one was forked from.
     let before = INSTANCE.load(Ordering::Acquire);
     if slot().is_ok() {
         return CKR_CRYPTOKI_ALREADY_INITIALIZED;
     }
-    match start(argument) {
+    match start(argument, before) {
         Ok(instance) => {
             let new = Box::into_raw(Box::new(instance));
             match INSTANCE.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -157,7 +160,7 @@ unsafe extern "C" fn finalize(reserved: *mut c_void) -> CK_RV {
         return CKR_ARGUMENTS_BAD;
     }
     code(instance().map(|instance| {
-        INSTANCE.store(null_mut(), Ordering::Release);
+        instance.finalised.store(true, Ordering::Release);
         instance.slot.close_all_sessions();
         if instance.slot.pool.stop(STOP_TIME) {
             instance.modules.finalise();

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
     ptr::{null_mut, NonNull},
     sync::{
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         Arc, Mutex, MutexGuard, PoisonError,
     },
 };
@@ -28,6 +28,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Module {
     path: PathBuf,
     state: Mutex<Loaded>,
+    /// A device of it failed since it was initialised: that is done anew as soon as nobody uses it, for some libraries look
+    /// for their devices only then. Not behind the lock, which a library that hangs while it is initialised never returns.
+    stale: AtomicBool,
     /// Told when a library has put another handler behind the end of the program.
     loaded: fn(),
     /// Who has a session, or is about to: with none, the library may be initialised anew.
@@ -40,9 +43,6 @@ struct Loaded {
     initialised: bool,
     /// It was initialised already: somebody else in the program uses it, and it is not ours to finalise.
     shared: bool,
-    /// A device of it failed since: it is initialised anew as soon as nobody uses it, for some libraries look for their
-    /// devices only then.
-    stale: bool,
 }
 
 /// Keeps a library initialised.
@@ -124,7 +124,7 @@ impl Module {
     fn functions(&self, _: &User) -> Result<Functions> {
         let mut state = lock(&self.state);
         let functions = self.table(&mut state)?;
-        if state.stale && self.users.load(Ordering::SeqCst) == 1 {
+        if self.users.load(Ordering::SeqCst) == 1 && self.stale.swap(false, Ordering::SeqCst) {
             Module::finalise(&mut state);
         }
         if !state.initialised {
@@ -137,7 +137,6 @@ impl Module {
 
     /// Nobody may be in the library: whoever becomes a user waits for the lock before the first call.
     fn finalise(state: &mut Loaded) {
-        state.stale = false;
         if !state.initialised || state.shared {
             return;
         }
@@ -176,7 +175,13 @@ impl Modules {
         let path = &member.module;
         let loaded = self.loaded;
         let new = || {
-            let module = Module { path: path.clone(), state: Mutex::default(), loaded, users: AtomicUsize::new(0) };
+            let module = Module {
+                path: path.clone(),
+                state: Mutex::default(),
+                users: AtomicUsize::new(0),
+                stale: AtomicBool::new(false),
+                loaded,
+            };
             let _ = module.table(&mut lock(&module.state));
             Arc::new(module)
         };
@@ -301,7 +306,7 @@ impl Token for LibraryToken {
     }
 
     fn failed(&self) {
-        lock(&self.module.state).stale = true;
+        self.module.stale.store(true, Ordering::SeqCst);
     }
 }
 

@@ -57,7 +57,8 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub trait Token: Send + Sync {
     /// Opens a session that is logged in.
     fn open(&self) -> Result<Box<dyn Session>>;
-    /// Says that the device failed: the next session is to be opened as if it were the first.
+    /// Says that the device failed: the next session is to be opened as if it were the first. It must not block:
+    /// callers whose time is over say it.
     fn failed(&self);
 }
 
