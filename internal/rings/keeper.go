@@ -161,7 +161,10 @@ func equalWanted(a, b Wanted) bool {
 
 func (g *gateway) close() {
 	if g.store != nil {
-		_ = g.store.Close() // nothing is written any more that could be lost
+		// Nothing is written any more that could be lost. The client waits for
+		// sentinels that it is asking: nobody else is to.
+		store := g.store
+		go func() { _ = store.Close() }()
 	}
 }
 

@@ -193,6 +193,9 @@ func TestAStoreThatIsAwayIsNotEmpty(t *testing.T) {
 	second, _ := w.operator()
 	second.Want(name(web), wanted(server))
 	time.Sleep(3 * time.Second) // longer than it waits for an answer
+	if err := second.State(name(web)).Err; !errors.Is(err, ticketstore.ErrUnreachable) {
+		t.Errorf("meanwhile the operator says: %v", err)
+	}
 	server.Mend()
 	if again := eventually(t, second, "the ring", anyRing, server); again != r {
 		t.Error("an operator that could not read the ring made another")

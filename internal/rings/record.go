@@ -67,6 +67,9 @@ func advance(before record, known bool, rotation time.Duration, at time.Time, dr
 		// Should this not be the first record: its numbers were lower, for a
 		// rotation takes seconds.
 		after.Epoch = max(before.Epoch, uint64(max(0, at.Unix())))
+		if dropped {
+			after.LeastEpoch = after.Epoch + tickets.Size
+		}
 	case dropped:
 		do = renew
 		after.WrappingKeys = nil // what leaked may be these

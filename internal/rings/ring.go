@@ -42,6 +42,8 @@ type ring struct {
 	// keys are nil while they are not known. absent says that no store has them.
 	keys   *tickets.Ring
 	absent bool
+	// unread is why no store could say whether it has them.
+	unread error
 	// taken is the highest number that is known to have been given to a key,
 	// whatever the record says: somebody may have deleted that.
 	taken uint64
@@ -122,13 +124,22 @@ type demand struct {
 	owners   []metav1.OwnerReference
 	// rings whose records lie in the same Secret.
 	rings []string
+	// known gateways of the namespace. An operator that has just started learns
+	// of them one by one.
+	known map[types.UID]bool
+}
+
+// complete says whether all gateways that have records in a Secret are known:
+// what none of them needs can be forgotten.
+func (d demand) complete(s *corev1.Secret) bool {
+	return !slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return !d.known[o.UID] })
 }
 
 func (r *ring) demand() demand {
 	k := r.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d := demand{drops: map[string]string{}}
+	d := demand{drops: map[string]string{}, known: map[types.UID]bool{}}
 	users := k.users(r.key)
 	for name, g := range users {
 		d.users = append(d.users, user{name, g.store})
@@ -138,7 +149,11 @@ func (r *ring) demand() demand {
 		d.owners = append(d.owners, g.Owner)
 	}
 	for name, g := range k.gateways {
-		if name.Namespace == r.key.namespace && g.Secret == d.secret {
+		if name.Namespace != r.key.namespace {
+			continue
+		}
+		d.known[g.Owner.UID] = true
+		if g.Secret == d.secret {
 			d.rings = append(d.rings, g.Rings...)
 		}
 	}
@@ -159,7 +174,7 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 	}
 	r.grant(d)
 	if r.keys == nil {
-		return refresh, nil
+		return refresh, r.unread
 	}
 	if err := r.publish(ctx, d); err != nil {
 		return 0, err
@@ -170,6 +185,7 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 // advance makes new keys when it is time to. The number of a key is written
 // before the key is made.
 func (r *ring) advance(ctx context.Context, d demand) error {
+	r.unread = nil
 	if r.secret == nil {
 		secret, rec, err := r.keeper.secrets.read(ctx, r.key.namespace, d.secret, r.key.id)
 		if err != nil {
@@ -177,6 +193,9 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 		}
 		if r.keys != nil && len(rec.WrappingKeys) > 0 && rec.Epoch != r.record.Epoch {
 			r.keys = nil // another operator has made others
+		}
+		if len(rec.WrappingKeys) == 0 { // it is gone: what was asked for is known all the same
+			rec.Dropped, rec.LeastEpoch = r.record.Dropped, r.record.LeastEpoch
 		}
 		rec.Epoch = max(rec.Epoch, r.taken)
 		r.secret, r.record = secret, rec
@@ -190,11 +209,20 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 		// No store has said whether it has them, for a whole period.
 		next, do = advance(r.record, false, d.rotation, at, d.drops)
 	}
-	if reflect.DeepEqual(next, r.record) {
+	others := d.rings
+	if !d.complete(r.secret) {
+		others = nil
+		for gateway, value := range r.record.Dropped {
+			if _, ok := next.Dropped[gateway]; !ok {
+				next.Dropped[gateway] = value
+			}
+		}
+	}
+	if reflect.DeepEqual(next, r.record) && owns(r.secret, d.owners) {
 		return nil
 	}
 	secret := r.secret
-	if err := r.keeper.secrets.write(ctx, secret, r.key.id, next, d.rings, d.owners); err != nil {
+	if err := r.keeper.secrets.write(ctx, secret, r.key.id, next, others, d.owners); err != nil {
 		r.secret = nil
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 			r.nudge() // somebody else has written it, or it is gone: it is read again
@@ -226,13 +254,14 @@ func (r *ring) stored() string { return r.key.id + "." + r.record.Name }
 // find looks for the ring in the stores, where an earlier operator put it.
 func (r *ring) find(ctx context.Context, d demand) {
 	said := false
-	for _, u := range d.users {
+	errs := make([]error, len(d.users))
+	for i, u := range d.users {
 		if u.store == nil {
 			continue
 		}
 		found, err := u.store.Read(ctx, r.stored())
 		if err != nil {
-			said = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed)
+			said, errs[i] = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed), err
 			continue
 		}
 		said = true
@@ -242,6 +271,15 @@ func (r *ring) find(ctx context.Context, d demand) {
 		}
 	}
 	r.absent = said && r.keys == nil
+	if said {
+		return
+	}
+	for i, u := range d.users {
+		if errs[i] != nil {
+			r.keeper.published(u.name, r.key.id, u.store, 0, errs[i])
+		}
+	}
+	r.unread = errors.Join(errs...)
 }
 
 // grant tells what agents need, and the gateways when that is something new.

@@ -46,21 +46,21 @@ func (s secrets) read(ctx context.Context, namespace, name, id string) (*corev1.
 }
 
 // write puts a record into the Secret as it was read: two operators cannot
-// both. Records of rings that are not named are taken out.
+// both. Records of rings that are not to be kept are taken out; nil keeps all.
 func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r record, keep []string, owners []metav1.OwnerReference) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	data := map[string][]byte{recordKey(id): content}
-	for _, k := range keep {
-		if d, ok := secret.Data[recordKey(k)]; ok && k != id {
-			data[recordKey(k)] = d
+	for k, d := range secret.Data {
+		if k != recordKey(id) && (keep == nil || slices.ContainsFunc(keep, func(other string) bool { return recordKey(other) == k })) {
+			data[k] = d
 		}
 	}
 	secret.Data, secret.Type = data, corev1.SecretTypeOpaque
 	for _, o := range owners {
-		if !slices.ContainsFunc(secret.OwnerReferences, func(has metav1.OwnerReference) bool { return has.UID == o.UID }) {
+		if !owns(secret, []metav1.OwnerReference{o}) {
 			secret.OwnerReferences = append(secret.OwnerReferences, o)
 		}
 	}
@@ -77,4 +77,11 @@ func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r 
 		return fmt.Errorf("Secret %s: %w", secret.Name, err)
 	}
 	return nil
+}
+
+// owns says whether a Secret goes with all of these.
+func owns(secret *corev1.Secret, owners []metav1.OwnerReference) bool {
+	return !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool {
+		return !slices.ContainsFunc(secret.OwnerReferences, func(has metav1.OwnerReference) bool { return has.UID == o.UID })
+	})
 }
