@@ -58,6 +58,9 @@ func start(t *testing.T) (c client.Client, namespace string, stop func()) {
 			t.Fatal(err)
 		}
 	}
+	t.Cleanup(func() { // the next test's controller would go on with them
+		_ = c.DeleteAllOf(context.Background(), &v1alpha1.QTLSGateway{}, client.InNamespace(namespace))
+	})
 	return c, namespace, run(t, namespace)
 }
 

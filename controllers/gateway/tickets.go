@@ -77,9 +77,17 @@ func (r *Reconciler) ticketStore(ctx context.Context, g *v1alpha1.QTLSGateway, o
 	if reason != nil && secret.Data != nil {
 		ctrl.LoggerFrom(ctx).Info("the ticket store gets new credentials", "secret", secret.Name, "reason", reason.Error())
 	}
-	objects, err := resources.Redis(g, r.Settings, credentials)
-	operator, agent := resources.RedisConnection(g, credentials, embedded.Operator), resources.RedisConnection(g, credentials, embedded.Agent)
-	return resumption{Operator: &operator, Agent: &agent, Objects: objects, Renew: credentials.RenewAt()}, err
+	s := resumption{Renew: credentials.RenewAt()}
+	if s.Objects, err = resources.Redis(g, r.Settings, credentials); err != nil {
+		return resumption{}, err
+	}
+	// What could not be stored would be another the next time, which is at once
+	// when the connection changes.
+	if stored, err := embedded.Parse(secret.Data); err == nil && metav1.IsControlledBy(secret, g) {
+		operator, agent := resources.RedisConnection(g, stored, embedded.Operator), resources.RedisConnection(g, stored, embedded.Agent)
+		s.Operator, s.Agent = &operator, &agent
+	}
+	return s, nil
 }
 
 // wantedRings is what the gateway's revisions need; nil where no session is
