@@ -251,6 +251,9 @@ func (a *Agent) ringRead(r reading) {
 // is good at the latest then, for two more.
 func (a *Agent) longest(id string) time.Duration {
 	seconds := 0
+	if a.access != nil {
+		seconds = a.access.Rings[id].RotationSeconds
+	}
 	for _, t := range ticketsNeeded(a.observed, a.own) {
 		if t.Ring == id {
 			seconds = max(seconds, t.RotationSeconds)

@@ -206,6 +206,15 @@ func TestARingIsNotUsedForeverNorGoesBack(t *testing.T) {
 	}
 }
 
+func TestASharedRingIsUsedForAsLongAsTheOthersSay(t *testing.T) {
+	a, name, k := ringAgent(t)
+	a.secret(dataplane.TicketAccess{Rings: map[string]dataplane.RingAccess{testRing: {WrappingKeys: tickets.WrappingKeys{name: k}, RotationSeconds: 24 * 3600}}})
+	a.ringRead(reading{ring: testRing, document: ticketstore.Document{Content: tickets.Seal(epoch6, testRing, name, k)}, until: 1000 * time.Hour})
+	if seen := a.rings[testRing]; seen.until != 100*time.Hour+3*24*time.Hour {
+		t.Errorf("until %s", seen.until)
+	}
+}
+
 func TestDroppedRingsAreNotTakenIn(t *testing.T) {
 	a, name, k := ringAgent(t)
 	a.secret(dataplane.TicketAccess{Rings: map[string]dataplane.RingAccess{testRing: {WrappingKeys: tickets.WrappingKeys{name: k}, LeastEpoch: 9}}})

@@ -141,6 +141,9 @@ type RingAccess struct {
 	WrappingKeys tickets.WrappingKeys `json:"wrappingKeys"`
 	// LeastEpoch: a ring of a lower one is not used, and not used on.
 	LeastEpoch uint64 `json:"leastEpoch"`
+	// RotationSeconds is how long a key encrypts: of gateways that share the
+	// ring, the longest time that one of them says.
+	RotationSeconds int `json:"rotationSeconds"`
 }
 
 // Name is the revision's name: the first 16 hex digits of the SHA-256 of its

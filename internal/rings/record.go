@@ -35,6 +35,10 @@ type record struct {
 // wrappingKeyLife is how long a wrapping key seals.
 const wrappingKeyLife = 7 * 24 * time.Hour
 
+// tooOld is after how many periods keys are older than any may be that opens
+// tickets.
+const tooOld = 3
+
 // change is what has to be done with the ring itself.
 type change int
 
@@ -76,6 +80,8 @@ func advance(before record, known bool, rotation time.Duration, at time.Time, dr
 		after.LeastEpoch = before.Epoch + tickets.Size
 	case !known:
 		do = renew
+	case since >= tooOld*rotation:
+		do = renew // its keys should have been forgotten meanwhile
 	case since >= rotation, since < -rotation: // a clock that was wrong
 		do = rotate
 	}

@@ -51,7 +51,7 @@ func TestARingIsRotatedWhenItsTimeHasCome(t *testing.T) {
 		after time.Duration
 		want  change
 	}{
-		{"at once", 0, keep}, {"just before", period - time.Second, keep}, {"in time", period, rotate}, {"late", 10 * period, rotate},
+		{"at once", 0, keep}, {"just before", period - time.Second, keep}, {"in time", period, rotate}, {"late", 2 * period, rotate}, {"much too late", 3 * period, renew},
 		{"a clock that is somewhat behind", -time.Minute, keep}, {"a clock that was wrong", -period - time.Second, rotate},
 	} {
 		t.Run(c.name, func(t *testing.T) {

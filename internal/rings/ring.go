@@ -287,7 +287,8 @@ func (r *ring) grant(d demand) {
 	if len(r.record.WrappingKeys) == 0 {
 		return
 	}
-	access := dataplane.RingAccess{Stored: r.stored(), WrappingKeys: maps.Clone(r.record.WrappingKeys), LeastEpoch: r.record.LeastEpoch}
+	access := dataplane.RingAccess{Stored: r.stored(), WrappingKeys: maps.Clone(r.record.WrappingKeys), LeastEpoch: r.record.LeastEpoch,
+		RotationSeconds: int(d.rotation.Seconds())}
 	r.keeper.mu.Lock()
 	changed := r.access == nil || !reflect.DeepEqual(*r.access, access)
 	r.access = &access

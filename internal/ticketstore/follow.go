@@ -18,7 +18,7 @@ const (
 	quiet = 5 * time.Second
 	// firstPause and longestPause are between attempts to reach one.
 	firstPause   = 100 * time.Millisecond
-	longestPause = time.Second
+	longestPause = 3 * time.Second
 )
 
 // Follow calls wake when a ring may have changed: when a member says so, and
