@@ -99,9 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	r.Rings.Want(request.NamespacedName, wantedRings(g, plan, in.Resumption))
 	in.Resumption.State = r.Rings.State(request.NamespacedName)
 	if in.Resumption.Err != nil && storesIn(g, v1alpha1.TicketStoreEmbedded) {
-		if in.Resumption.NotReady, err = r.storeWaitsFor(ctx, g); err != nil {
-			return ctrl.Result{}, err
-		}
+		in.Resumption.NotReady = r.storeWaitsFor(ctx, g)
 	}
 	applyErr := r.apply(ctx, g, in, plan, now)
 	in.Resumption.NotApplied = r.applyTickets(ctx, g, in.Resumption)

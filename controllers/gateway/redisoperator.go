@@ -58,8 +58,9 @@ func (r *Reconciler) redisOperatorStore(ctx context.Context, g *v1alpha1.QTLSGat
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		s.NotReady = "it is being created"
 		return s, nil
-	case err != nil:
-		return resumption{}, fmt.Errorf("%s %s: %w", object.GetKind(), name, err)
+	case err != nil: // the gateway is served all the same, and pods keep the ring that they have
+		s.NotReady = fmt.Sprintf("%s %s cannot be read: %v", object.GetKind(), name, err)
+		return s, nil
 	case !metav1.IsControlledBy(object, g): // applying says so
 		return s, nil
 	}

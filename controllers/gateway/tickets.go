@@ -173,19 +173,19 @@ func (r *Reconciler) remove(ctx context.Context, g *v1alpha1.QTLSGateway, o clie
 
 // storeWaitsFor says why an embedded store's pods do not run, as far as it can
 // be seen.
-func (r *Reconciler) storeWaitsFor(ctx context.Context, g *v1alpha1.QTLSGateway) (string, error) {
+func (r *Reconciler) storeWaitsFor(ctx context.Context, g *v1alpha1.QTLSGateway) string {
 	set := &appsv1.StatefulSet{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: resources.RedisName(g.Name)}, set)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "it is being created", nil
-	case err != nil:
-		return "", fmt.Errorf("StatefulSet %s: %w", resources.RedisName(g.Name), err)
+		return "it is being created"
+	case err != nil: // the gateway is served all the same
+		return fmt.Sprintf("StatefulSet %q cannot be read: %v", resources.RedisName(g.Name), err)
 	case set.Status.ReadyReplicas < resources.RedisReplicas(g):
 		return fmt.Sprintf("%d of %d pods of StatefulSet %q are ready; `kubectl describe pods -l app.kubernetes.io/name=qtls-redis,app.kubernetes.io/instance=%s` says why",
-			set.Status.ReadyReplicas, resources.RedisReplicas(g), set.Name, g.Name), nil
+			set.Status.ReadyReplicas, resources.RedisReplicas(g), set.Name, g.Name)
 	}
-	return "", nil
+	return ""
 }
 
 // resumed says whether a client resumes its session on every replica.
