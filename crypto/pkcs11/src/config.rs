@@ -4,6 +4,7 @@
 //! [slot]
 //! label = gateway
 //! order = ordered                       # or spread
+//! status-dir = /run/qtls/hsm            # counters for whoever watches, a file for each process
 //!
 //! [member hsm-a]
 //! module = /usr/lib/softhsm/libsofthsm2.so
@@ -21,10 +22,11 @@
 //! Reading it is a pure function of the text and the files of public keys. PIN files are not read here: a PIN that is
 //! missing concerns one member, and must not stop a program from starting.
 
-use crate::spki::PublicKey;
+use crate::{spki::PublicKey, token::KeyName};
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -75,12 +77,20 @@ pub struct Key {
     pub public: PublicKey,
 }
 
+impl Key {
+    pub fn name(&self) -> KeyName {
+        KeyName { label: self.label.clone(), id: self.id.clone() }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub label: String,
     pub order: Order,
+    /// Where the process says how its members are, if anywhere.
+    pub status_dir: Option<PathBuf>,
     pub members: Vec<Member>,
-    pub keys: Vec<Key>,
+    pub keys: Vec<Arc<Key>>,
 }
 
 /// What is wrong with the file, and where.
@@ -124,6 +134,10 @@ impl<'a> Section<'a> {
         let at = self.fields.iter().position(|f| f.1 == field)?;
         let (line, _, value) = self.fields.remove(at);
         Some((line, value))
+    }
+
+    fn has(&self, field: &str) -> bool {
+        self.fields.iter().any(|f| f.1 == field)
     }
 
     fn need(&mut self, field: &str, example: &str) -> Result<(usize, &'a str), Error> {
@@ -224,12 +238,13 @@ const MOST_KEYS: usize = 1024;
 impl Config {
     /// Reads the text of a configuration; `read` gets the files of public keys.
     pub fn parse(text: &str, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Config, Error> {
-        let mut config = Config { label: "qtls".into(), order: Order::Ordered, members: vec![], keys: vec![] };
+        let mut config =
+            Config { label: "qtls".into(), order: Order::Ordered, status_dir: None, members: vec![], keys: vec![] };
         for mut section in sections(text)? {
             match (section.kind, section.name) {
                 ("slot", "") => config.read_slot(&mut section)?,
                 ("member", name) if !name.is_empty() => config.members.push(member(&mut section)?),
-                ("key", label) if !label.is_empty() => config.keys.push(key(&mut section, read)?),
+                ("key", label) if !label.is_empty() => config.keys.push(Arc::new(key(&mut section, read)?)),
                 _ => {
                     let title = section.title();
                     return error(section.line, format!("{title}: want [slot], [member NAME] or [key LABEL]"));
@@ -260,7 +275,10 @@ impl Config {
                 _ => return error(line, format!("[slot]: order = {order}: want ordered or spread")),
             };
         }
-        section.end("label and order")
+        if section.has("status-dir") {
+            self.status_dir = Some(section.path("status-dir", "/path/to/folder")?.1);
+        }
+        section.end("label, order and status-dir")
     }
 }
 

@@ -40,6 +40,17 @@ fn what_is_left_out_has_a_default() {
 }
 
 #[test]
+fn a_slot_may_have_a_folder_for_its_status() {
+    assert_eq!(Config::parse(CONFIG, &files).unwrap().status_dir, None);
+    let config = Config::parse(&with("order = ordered", "status-dir = /run/qtls/hsm"), &files).unwrap();
+    assert_eq!(config.status_dir.unwrap().to_str(), Some("/run/qtls/hsm"));
+    assert_eq!(
+        refused(&with("order = ordered", "status-dir = hsm")),
+        "line 3: [slot]: status-dir = hsm: want an absolute path"
+    );
+}
+
+#[test]
 fn members_may_take_turns() {
     assert_eq!(Config::parse(&with("ordered", "spread"), &files).unwrap().order, Order::Spread);
 }
