@@ -10,6 +10,7 @@ mod inputs;
 pub mod library;
 pub mod member;
 pub mod pool;
+pub mod protocol;
 pub mod slot;
 pub mod spki;
 #[cfg(test)]

@@ -333,7 +333,7 @@ impl Slot {
         };
         // The session is not locked while a member works: nobody may wait for an HSM who does not use it.
         drop(operations);
-        let request = Request { key: signing.key, mechanism: signing.mechanism, data };
+        let request = Request { key: self.config.keys[signing.key].clone(), mechanism: signing.mechanism, data };
         let signature = self.pool.sign(request).map_err(|e| e.code)?;
         room[..len].copy_from_slice(&signature);
         Ok(len)

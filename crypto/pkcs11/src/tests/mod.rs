@@ -2,6 +2,7 @@ mod config;
 mod fuzz;
 mod objects;
 mod pool;
+mod protocol;
 mod verdict;
 
 use crate::{config::Config, spki::PublicKey};

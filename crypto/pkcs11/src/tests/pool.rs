@@ -1,6 +1,6 @@
 //! Failover: stand-ins for members die, hang, lose sessions and come back, and who makes the signatures is counted.
 
-use super::{files, CONFIG};
+use super::{config, files, CONFIG};
 use crate::{
     config::{Config, Key},
     library::lock,
@@ -132,7 +132,7 @@ impl Two {
     }
 
     fn sign(&self) -> std::result::Result<(), CK_RV> {
-        let request = Request { key: 0, mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
+        let request = Request { key: config().keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
         match self.pool.sign(request) {
             Ok(signature) => {
                 assert_eq!(signature, [7; 64]);
