@@ -12,10 +12,12 @@ pub mod member;
 pub mod pool;
 pub mod protocol;
 pub mod slot;
+pub mod remote;
 pub mod spki;
 #[cfg(test)]
 mod tests;
 pub mod token;
+pub mod tls;
 pub mod verdict;
 
 use cryptoki_sys::*;
@@ -95,12 +97,20 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
 }
 
 fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, String> {
+/// How a member's token is reached.
+pub fn token(modules: &mut library::Modules, member: &config::Member) -> Box<dyn token::Token> {
+    match &member.place {
+        config::Place::Module(module) => Box::new(modules.token(module)),
+        config::Place::Daemon(daemon) => Box::new(remote::RemoteToken::new(daemon.clone(), member.timeout)),
+    }
+}
+
     let path = config_path(argument)?;
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
     let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
     let mut modules = library::Modules::new(stop_at_exit);
-    let pool = pool::Pool::start(&config, |m| Box::new(modules.token(m)), member::CHECK_INTERVAL, log);
+    let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
     let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
     Ok(Instance { process: process(), slot, modules, finalised, _before: before })
 }

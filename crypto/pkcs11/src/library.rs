@@ -1,7 +1,7 @@
 //! A member's token in the library of its vendor.
 
 use crate::{
-    config::{Key, Member, TokenName},
+    config::{self, Key, TokenName},
     token::{Failure, Mechanism, Request, Result, Session, Token},
 };
 use cryptoki_sys::*;
@@ -171,7 +171,7 @@ impl Modules {
 
     /// The token of a member. Its library is loaded here and now, not by a worker: the destructors of a library that is
     /// loaded while the program ends would run while the worker is in it. If it cannot be loaded, the worker will say so.
-    pub fn token(&mut self, member: &Member) -> LibraryToken {
+    pub fn token(&mut self, member: &config::Module) -> LibraryToken {
         let path = &member.module;
         let loaded = self.loaded;
         let new = || {

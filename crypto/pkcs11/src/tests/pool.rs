@@ -125,7 +125,7 @@ impl Two {
         prepare(&a, &b);
         let config = Arc::new(Config::parse(config, &files).unwrap());
         let token = |m: &crate::config::Member| -> Box<dyn Token> {
-            Box::new(FakeToken(if m.token == config.members[0].token { a.clone() } else { b.clone() }))
+            Box::new(FakeToken(if m.name == config.members[0].name { a.clone() } else { b.clone() }))
         };
         let pool = Pool::start(&config, token, Duration::from_millis(20), log);
         Two { a, b, pool }
