@@ -5,19 +5,20 @@
 //! objects come from the [`config`]uration alone; a signature goes to the [`pool`], which asks one [`member`] after the
 //! other as the [`verdict`] on the last one's error says. A member's threads call its [`token`]: its vendor's [`library`].
 
+pub mod asynchronous;
 pub mod config;
 mod inputs;
 pub mod library;
 pub mod member;
 pub mod pool;
 pub mod protocol;
-pub mod slot;
 pub mod remote;
+pub mod slot;
 pub mod spki;
 #[cfg(test)]
 mod tests;
-pub mod token;
 pub mod tls;
+pub mod token;
 pub mod verdict;
 
 use cryptoki_sys::*;
@@ -96,7 +97,6 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
     }
 }
 
-fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, String> {
 /// How a member's token is reached.
 pub fn token(modules: &mut library::Modules, member: &config::Member) -> Box<dyn token::Token> {
     match &member.place {
@@ -105,6 +105,10 @@ pub fn token(modules: &mut library::Modules, member: &config::Member) -> Box<dyn
     }
 }
 
+fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, String> {
+    if let Err(e) = asynchronous::prepare() {
+        log(e);
+    }
     let path = config_path(argument)?;
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;

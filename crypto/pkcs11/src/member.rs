@@ -4,6 +4,7 @@
 //! and go to another member when it has passed. A worker that hangs is one session less until its call returns.
 
 use crate::{
+    asynchronous::Waiter,
     config::Member as Settings,
     library::lock,
     token::{Failure, KeyName, Request, Result, Session, Token},
@@ -32,7 +33,7 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 struct Job {
     work: Work,
     progress: Mutex<Progress>,
-    changed: Condvar,
+    waiter: Waiter,
 }
 
 #[derive(Clone)]
@@ -163,8 +164,7 @@ impl Member {
 
     fn wait(&self, work: Work, time: Duration) -> Result<Vec<u8>> {
         let deadline = Instant::now() + time;
-        let job = Job { work, progress: Mutex::new(Progress::Queued), changed: Condvar::new() };
-        let job = Arc::new(job);
+        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), waiter: Waiter::for_caller() });
         {
             let mut queue = lock(&self.queue);
             if queue.stopping || queue.state == State::Down && queue.idle == 0 {
@@ -173,16 +173,9 @@ impl Member {
             queue.jobs.push_back(job.clone());
         }
         self.work.notify_one();
-        let mut progress = lock(&job.progress);
-        loop {
-            if let Progress::Done(result) = &mut *progress {
-                return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            progress = job.changed.wait_timeout(progress, left).unwrap_or_else(|e| e.into_inner()).0;
+        let mut progress = job.waiter.wait(&job.progress, deadline, |p| matches!(p, Progress::Done(_)));
+        if let Progress::Done(result) = &mut *progress {
+            return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
         }
         let started = matches!(*progress, Progress::Started);
         *progress = Progress::Abandoned;
@@ -271,7 +264,7 @@ impl Member {
                     let mut progress = lock(&job.progress);
                     if !matches!(*progress, Progress::Abandoned) {
                         *progress = Progress::Done(result);
-                        job.changed.notify_one();
+                        job.waiter.tell();
                     }
                 }
                 Task::Probe => {

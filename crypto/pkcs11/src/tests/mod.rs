@@ -1,3 +1,4 @@
+mod asynchronous;
 mod config;
 mod fuzz;
 mod objects;
