@@ -15,6 +15,7 @@ pub mod protocol;
 pub mod remote;
 pub mod slot;
 pub mod spki;
+pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod tls;
@@ -40,9 +41,21 @@ struct Instance {
     process: i32,
     slot: Slot,
     modules: library::Modules,
+    status: Option<status::Writer>,
     finalised: AtomicBool,
     /// The one before: finalised, or of the process that this one was forked from.
     _before: *mut Instance,
+}
+
+impl Instance {
+    /// Ends its threads. True if none of them is in a library any more.
+    fn stop(&self) -> bool {
+        let stopped = self.slot.pool.stop(STOP_TIME);
+        if let Some(status) = &self.status {
+            status.stop(STOP_TIME);
+        }
+        stopped
+    }
 }
 
 /// Never freed once it was here: a thread may still be in a call. No lock, because a fork may happen while it is held.
@@ -115,8 +128,12 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
     let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
+    let status = config.status_dir.as_ref().map(|dir| {
+        stop_at_exit();
+        status::Writer::start(dir, &config.label, status::INTERVAL, pool.observer(), log)
+    });
     let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
-    Ok(Instance { process: process(), slot, modules, finalised, _before: before })
+    Ok(Instance { process: process(), slot, modules, status, finalised, _before: before })
 }
 
 /// How long the end of a program waits for members.
@@ -126,8 +143,8 @@ const STOP_TIME: Duration = Duration::from_secs(1);
 /// this one is added again after each library's.
 fn stop_at_exit() {
     extern "C" fn stop() {
-        if let Ok(slot) = slot() {
-            slot.pool.stop(STOP_TIME);
+        if let Ok(instance) = instance() {
+            instance.stop();
         }
     }
     // SAFETY: the module stays mapped. Without room for the handler there is nothing to be done.
@@ -158,7 +175,7 @@ unsafe extern "C" fn initialize(args: *mut c_void) -> CK_RV {
                 Ok(_) => CKR_OK,
                 Err(_) => {
                     // Another thread was faster.
-                    (*new).slot.pool.stop(STOP_TIME);
+                    (*new).stop();
                     CKR_CRYPTOKI_ALREADY_INITIALIZED
                 }
             }
@@ -177,7 +194,7 @@ unsafe extern "C" fn finalize(reserved: *mut c_void) -> CK_RV {
     code(instance().map(|instance| {
         instance.finalised.store(true, Ordering::Release);
         instance.slot.close_all_sessions();
-        if instance.slot.pool.stop(STOP_TIME) {
+        if instance.stop() {
             instance.modules.finalise();
         }
     }))

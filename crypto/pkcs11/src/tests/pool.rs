@@ -328,3 +328,29 @@ fn a_failure_is_told_once_and_so_is_its_end() {
     let told: Vec<_> = lock(&LOG).iter().filter(|m| m.starts_with("member told ")).cloned().collect();
     assert_eq!(told, ["member told is down: open: CKR_DEVICE_REMOVED (0x32)", "member told is up again"]);
 }
+
+#[test]
+fn a_member_counts_its_signatures_and_what_became_of_the_others() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    let observe = two.pool.observer();
+    let before = observe();
+    assert_eq!((before[0].signatures, before[0].last_error.as_str()), (0, ""));
+    (0..3).for_each(|_| two.sign().unwrap());
+    *lock(&two.a.next_error) = Some(CKR_DATA_INVALID);
+    two.sign().unwrap_err();
+    *lock(&two.a.next_error) = Some(CKR_DEVICE_REMOVED);
+    two.sign().unwrap();
+    let (a, b) = (&observe()[0], &observe()[1]);
+    assert_eq!((a.name.as_str(), a.signatures, a.failures, a.failovers), ("a", 3, 1, 1));
+    assert_eq!(a.last_error, "sign: CKR_DEVICE_REMOVED (0x32)");
+    assert!(a.since > before[0].since, "its state has changed");
+    assert_eq!((a.latency.count, a.latency.sum >= a.latency.max, a.latency.max > Duration::ZERO), (3, true, true));
+    assert_eq!((b.signatures, b.failures, b.failovers, b.last_error.as_str()), (1, 0, 0, ""));
+    two.await_states(State::Up, State::Up);
+    two.b.gone.store(true, SeqCst);
+    two.a.gone.store(true, SeqCst);
+    two.sign().unwrap_err();
+    let status = observe();
+    assert_eq!(status[0].failovers + status[1].failovers, 2, "the last of them had nobody left");
+}
