@@ -73,7 +73,8 @@ pub struct Server {
     work: Arc<Work>,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
-    open: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// The sockets of all connections, to end them.
+    open: Mutex<HashMap<u64, TcpStream>>,
     next: AtomicU64,
 }
 
@@ -117,7 +118,15 @@ impl Server {
             }
             let server = self.clone();
             let serve = move || {
-                server.serve(tcp, peer);
+                let id = server.next.fetch_add(1, Relaxed);
+                if let Ok(tcp) = tcp.try_clone() {
+                    lock(&server.open).insert(id, tcp);
+                }
+                // A drain that began before it was listed has not seen it.
+                if server.serving() {
+                    server.serve(tcp, peer);
+                }
+                lock(&server.open).remove(&id);
                 server.metrics.connections.fetch_sub(1, SeqCst);
             };
             if thread::Builder::new().name("hsmd-read".into()).stack_size(STACK).spawn(serve).is_err() {
@@ -134,8 +143,8 @@ impl Server {
         self.draining.store(true, SeqCst);
         // SAFETY: the listener lives; this wakes the thread that accepts, and refuses who comes later.
         unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-        for connection in lock(&self.open).values() {
-            let _ = connection.tcp.shutdown(Shutdown::Read);
+        for tcp in lock(&self.open).values() {
+            let _ = tcp.shutdown(Shutdown::Read);
         }
         while self.metrics.connections.load(SeqCst) > 0 {
             if Instant::now() >= deadline {
@@ -143,7 +152,8 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        true
+        // Connections give up what the token does not answer in time.
+        self.metrics.in_flight.load(SeqCst) == 0
     }
 
     fn serve(self: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
@@ -169,8 +179,6 @@ impl Server {
             outbox: Mutex::default(),
             changed: Condvar::new(),
         });
-        let id = self.next.fetch_add(1, Relaxed);
-        lock(&self.open).insert(id, connection.clone());
         let (writing, time, metrics) = (connection.clone(), self.config.write_timeout, self.metrics.clone());
         let write = move || writing.write(time, &metrics);
         match thread::Builder::new().name("hsmd-write".into()).stack_size(STACK).spawn(write) {
@@ -184,7 +192,6 @@ impl Server {
             }
             Err(_) => self.metrics.refuse(Refusal::Full),
         }
-        lock(&self.open).remove(&id);
     }
 
     /// The connection, and the DNS names of its client's certificate.
