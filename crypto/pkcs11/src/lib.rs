@@ -8,6 +8,7 @@
 pub mod asynchronous;
 pub mod config;
 mod inputs;
+pub mod keys;
 pub mod library;
 pub mod member;
 pub mod pool;
@@ -123,16 +124,16 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
         log(e);
     }
     let path = config_path(argument)?;
-    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
-    let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
+    let (config, file) = keys::read(&path, log)?;
+    let config = Arc::new(config);
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
     let status = config.status_dir.as_ref().map(|dir| {
         stop_at_exit();
         status::Writer::start(dir, &config.label, status::INTERVAL, pool.observer(), log)
     });
-    let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
+    let (slot, finalised) =
+        (Slot::new(&config, keys::Keys::new(&config.keys, Some(file)), pool), AtomicBool::new(false));
     Ok(Instance { process: process(), slot, modules, status, finalised, _before: before })
 }
 
@@ -260,7 +261,7 @@ unsafe extern "C" fn get_slot_info(id: CK_SLOT_ID, info: *mut CK_SLOT_INFO) -> C
 unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
         *place(info)? = CK_TOKEN_INFO {
-            label: padded(&slot.config.label),
+            label: padded(&slot.label),
             manufacturerID: padded(MANUFACTURER),
             model: padded("failover"),
             serialNumber: padded("1"),
@@ -285,7 +286,7 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
 
 unsafe extern "C" fn get_mechanism_list(id: CK_SLOT_ID, list: *mut CK_MECHANISM_TYPE, count: *mut CK_ULONG) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let types: Vec<_> = slot::mechanisms(&slot.config).iter().map(|m| m.0).collect();
+        let types: Vec<_> = slot::mechanisms(&slot.keys).iter().map(|m| m.0).collect();
         fill(list, count, &types)
     }))
 }
@@ -296,7 +297,7 @@ unsafe extern "C" fn get_mechanism_info(
     info: *mut CK_MECHANISM_INFO,
 ) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let mechanisms = slot::mechanisms(&slot.config);
+        let mechanisms = slot::mechanisms(&slot.keys);
         *place(info)? = mechanisms.iter().find(|m| m.0 == type_).ok_or(CKR_MECHANISM_INVALID)?.1;
         Ok(())
     }))
@@ -357,8 +358,7 @@ unsafe extern "C" fn get_attribute_value(
 ) -> CK_RV {
     code(slot().and_then(|slot| {
         slot.session(session)?;
-        let object = slot::object(&slot.config, object).ok_or(CKR_OBJECT_HANDLE_INVALID)?;
-        let key = &slot.config.keys[object.key];
+        let (object, key) = slot::object(&slot.keys, object).ok_or(CKR_OBJECT_HANDLE_INVALID)?;
         if attributes.is_null() && count != 0 {
             return Err(CKR_ARGUMENTS_BAD);
         }
@@ -366,7 +366,7 @@ unsafe extern "C" fn get_attribute_value(
         // Every attribute is answered, whatever became of the others; one of the errors is the call's.
         for i in 0..usize::try_from(count).map_err(|_| CKR_ARGUMENTS_BAD)? {
             let wanted = &mut *attributes.add(i);
-            let answer = match slot::attribute(key, object.private, wanted.type_) {
+            let answer = match slot::attribute(&key, object.private, wanted.type_) {
                 Attribute::Value(value) => {
                     let len = value.len() as CK_ULONG;
                     let fits = wanted.pValue.is_null() || wanted.ulValueLen >= len;
