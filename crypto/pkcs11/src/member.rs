@@ -144,16 +144,6 @@ impl Member {
         lock(&self.queue).state
     }
 
-    /// How many sessions are open.
-    pub fn sessions(&self) -> usize {
-        lock(&self.queue).open
-    }
-
-    /// Why it is down; empty if it is not.
-    pub fn last_error(&self) -> String {
-        lock(&self.queue).told.clone()
-    }
-
     /// Has a worker make one signature, and waits for it until the time-out.
     pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
         let start = Instant::now();

@@ -63,7 +63,7 @@ impl Latency {
 }
 
 /// As JSON has it.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut json = String::from("\"");
     for c in text.chars() {
         match c {
@@ -78,7 +78,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// RFC 3339, in UTC.
-fn timestamp(time: SystemTime) -> String {
+pub fn timestamp(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years that begin in March, in eras of 400: a leap day is the last of its year, and all eras are alike.
