@@ -126,6 +126,7 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
     let path = config_path(argument)?;
     let (config, file) = keys::read(&path, log)?;
     let config = Arc::new(config);
+    asynchronous::limit_descriptors(config.descriptors.unwrap_or(u64::MAX));
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
     let status = config.status_dir.as_ref().map(|dir| {
@@ -266,7 +267,8 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
             model: padded("failover"),
             serialNumber: padded("1"),
             flags: CKF_TOKEN_INITIALIZED | CKF_WRITE_PROTECTED,
-            ulMaxSessionCount: CK_EFFECTIVELY_INFINITE,
+            // Without a number, pkcs11-provider stops at 1024.
+            ulMaxSessionCount: slot::MOST_SESSIONS as CK_ULONG,
             ulSessionCount: slot.session_count() as CK_ULONG,
             ulMaxRwSessionCount: 0,
             ulRwSessionCount: 0,

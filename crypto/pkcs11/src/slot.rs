@@ -26,7 +26,7 @@ pub const SLOT: CK_SLOT_ID = 0;
 const LONGEST_MESSAGE: usize = 16 << 20;
 /// The most that CKM_ECDSA is given: a digest. Longer input is cut by some tokens and refused by others.
 const LONGEST_DIGEST: usize = 66;
-const MOST_SESSIONS: usize = 1 << 16;
+pub const MOST_SESSIONS: usize = 1 << 16;
 
 /// A key's private or public object. Handles are the same in every process that reads the same configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! How the members are, for whoever watches the process: a file that a thread of its own writes, so that no signature waits
 //! for a disk.
 
-use crate::{library::lock, member::State};
+use crate::{asynchronous::abandoned, library::lock, member::State};
 use std::{
     fmt::Write,
     fs, io,
@@ -93,7 +93,7 @@ pub fn timestamp(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-fn json(process: u32, started: SystemTime, slot: &str, members: &[Status]) -> String {
+fn json(process: u32, started: SystemTime, slot: &str, abandoned: usize, members: &[Status]) -> String {
     let member = |m: &Status| {
         format!(
             "{{\"name\":{},\"state\":\"{:?}\",\"sessions\":{},\"signatures\":{},\"failures\":{},\"failovers\":{},\
@@ -112,7 +112,7 @@ fn json(process: u32, started: SystemTime, slot: &str, members: &[Status]) -> St
         )
     };
     format!(
-        "{{\"pid\":{process},\"started\":\"{}\",\"slot\":{},\"members\":[{}]}}\n",
+        "{{\"pid\":{process},\"started\":\"{}\",\"slot\":{},\"abandonedJobs\":{abandoned},\"members\":[{}]}}\n",
         timestamp(started),
         quoted(slot),
         members.iter().map(member).collect::<Vec<_>>().join(",")
@@ -156,7 +156,7 @@ impl Writer {
             let file = File { path: dir.join(format!("{process}.json")), new: dir.join(format!(".{process}.json")) };
             let (mut written, mut told) = (String::new(), false);
             while *lock(&shared.state) == Progress::Writing {
-                let text = json(process, started, &slot, &members());
+                let text = json(process, started, &slot, abandoned(), &members());
                 if text != written {
                     match file.write(&text) {
                         Ok(()) => (written, told) = (text, false),
@@ -263,8 +263,8 @@ mod tests {
     fn the_file_is_json() {
         let started = UNIX_EPOCH + Duration::from_secs(1_735_689_599);
         assert_eq!(
-            json(12, started, "gw", &[status()]),
-            "{\"pid\":12,\"started\":\"2024-12-31T23:59:59Z\",\"slot\":\"gw\",\"members\":[{\"name\":\"hsm-a\",\
+            json(12, started, "gw", 3, &[status()]),
+            "{\"pid\":12,\"started\":\"2024-12-31T23:59:59Z\",\"slot\":\"gw\",\"abandonedJobs\":3,\"members\":[{\"name\":\"hsm-a\",\
              \"state\":\"Up\",\"sessions\":4,\"signatures\":7,\"failures\":2,\"failovers\":1,\"latencyMicros\":\
              {\"count\":7,\"sum\":7500,\"max\":2000},\"lastError\":\"C_Sign: \\\"gone\\\"\\u000a\",\
              \"since\":\"2024-02-29T12:34:56Z\"}]}\n"

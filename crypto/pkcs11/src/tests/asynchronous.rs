@@ -315,3 +315,26 @@ fn a_job_that_uses_more_hits_the_guard_and_nothing_else() {
     Job::start(&connection, &body);
     unreachable!("it has a larger stack than it was given");
 }
+
+#[test]
+fn the_stack_of_a_job_that_is_abandoned_is_given_back() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    let before = asynchronous::abandoned();
+    let sign = || assert_eq!(two.sign(), Ok(()));
+    for _ in 0..3 {
+        let connection = Connection::new();
+        let fd = {
+            let job = Job::start(&connection, &sign);
+            assert_eq!(job.code, PAUSED);
+            connection.descriptors()[0]
+        };
+        assert!(fd >= 0);
+        drop(connection); // as HAProxy does it when the client has gone
+    }
+    assert!(asynchronous::abandoned() >= before + 3);
+    two.a.hangs.store(false, SeqCst);
+    let connection = Connection::new();
+    Job::start(&connection, &sign).finish(&sign);
+}
