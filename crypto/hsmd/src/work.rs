@@ -61,17 +61,18 @@ fn bytes(request: &Request) -> usize {
 }
 
 impl Line {
-    fn push(&self, order: Order) -> Result<(), Order> {
+    /// Gives back what there is no room for.
+    fn push(&self, order: Order) -> Option<Order> {
         let mut queue = lock(&self.queue);
         let bytes = bytes(&order.request);
         if queue.bytes + bytes > MOST_BYTES {
-            return Err(order);
+            return Some(order);
         }
         queue.bytes += bytes;
         queue.orders.push_back(order);
         drop(queue);
         self.more.notify_one();
-        Ok(())
+        None
     }
 
     fn pop(&self) -> Order {
@@ -136,7 +137,7 @@ impl Work {
             Request::Generate { .. } | Request::Retire(_) => &self.managing,
             _ => &self.signing,
         };
-        if let Err(order) = line.push(order) {
+        if let Some(order) = line.push(order) {
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
             (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
