@@ -122,6 +122,7 @@ func TestRunRefusesWhatItDoesNotKnow(t *testing.T) {
 		"rootfs":          "rootfs: name an image",
 		"cargo":           "cargo: say what it is to do",
 		"provider all":    `provider: unexpected argument "all"`,
+		"kryoptic all":    `kryoptic: unexpected argument "all"`,
 		"rootfs echo":     "made from scratch",
 		"list -tars echo": "has not been built: images build echo",
 		"verify echo":     "has not been built: images build echo",
