@@ -371,7 +371,8 @@ unsafe extern "C" fn get_attribute_value(
             let answer = match slot::attribute(&key, object.private, wanted.type_) {
                 Attribute::Value(value) => {
                     let len = value.len() as CK_ULONG;
-                    let fits = wanted.pValue.is_null() || wanted.ulValueLen >= len;
+                    // Whoever says that there is room for more than memory holds hands an earlier answer in again.
+                    let fits = wanted.pValue.is_null() || (len..=isize::MAX as CK_ULONG).contains(&wanted.ulValueLen);
                     if fits && !wanted.pValue.is_null() {
                         wanted.pValue.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
                     }

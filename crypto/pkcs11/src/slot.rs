@@ -86,6 +86,8 @@ pub fn attribute(key: &Key, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribut
         (CKA_PRIVATE, _) => yes(private),
         (CKA_MODIFIABLE | CKA_COPYABLE | CKA_DESTROYABLE, _) => yes(false),
         (CKA_LABEL, _) => Value(key.label.clone().into()),
+        // With none, pkcs11-provider would not find the public key of a private one: `s_server` refuses ML-DSA keys then.
+        (CKA_ID, _) if key.id.is_empty() => Value(key.label.clone().into()),
         (CKA_ID, _) => Value(key.id.clone()),
         (CKA_PUBLIC_KEY_INFO, _) => Value(key.public.der.clone()),
         (CKA_SIGN, _) if private => yes(true),

@@ -60,6 +60,11 @@ fn objects_have_what_their_public_key_tells() {
     assert_eq!(value("mail", false, CKA_MODULUS_BITS), number(2048));
     assert_eq!(value("pq", true, CKA_PARAMETER_SET), number(CKP_ML_DSA_65));
     assert_eq!(value("web", true, CKA_ID), Attribute::Value(vec![1, 255]));
+    assert_eq!(
+        value("mail", true, CKA_ID),
+        Attribute::Value(b"mail".into()),
+        "a key without an ID has its label for one"
+    );
     let Attribute::Value(point) = value("web", false, CKA_EC_POINT) else { panic!() };
     assert_eq!((point.len(), &point[..3]), (67, &[4, 65, 4][..]), "an OCTET STRING around the point");
 }
