@@ -271,9 +271,10 @@ impl Server {
             }
             let mut timed = Timed { tcp: &connection.tcp, deadline };
             let n = match timed.read(&mut buffer) {
-                // A drain, or the client has no more to ask; what is in flight is answered.
                 Ok(0) => {
-                    connection.wait_for_answers(self.config.drain);
+                    if !self.serving() {
+                        connection.wait_for_answers(self.config.drain);
+                    }
                     return Ok(());
                 }
                 Ok(n) => n,
@@ -330,12 +331,13 @@ impl Server {
             return connection.send(id, &Answer::Failed(failure), false);
         }
         self.metrics.in_flight.fetch_add(1, SeqCst);
-        let (to, metrics) = (connection.clone(), self.metrics.clone());
+        let (to, of, metrics) = (connection.clone(), connection.clone(), self.metrics.clone());
+        let wanted = Box::new(move || !lock(&of.outbox).closed);
         let answer = Box::new(move |answer: Answer| {
             to.send(id, &answer, true);
             metrics.in_flight.fetch_sub(1, SeqCst);
         });
-        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), answer });
+        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), wanted, answer });
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Order {
     pub client: Arc<str>,
     pub request: Request,
     pub received: Instant,
+    /// Whether the client is still there.
+    pub wanted: Box<dyn Fn() -> bool + Send>,
     pub answer: Box<dyn FnOnce(Answer) + Send>,
 }
 
@@ -145,8 +147,12 @@ impl Work {
     }
 
     fn serve(&self, order: Order, patience: Duration) {
-        let Order { client, request, received, answer } = order;
+        let Order { client, request, received, wanted, answer } = order;
         let operation = operation(&request);
+        if !wanted() {
+            self.metrics.request(operation, Outcome::Refused);
+            return answer(Answer::Failed(refused(CKR_FUNCTION_CANCELED, "the client is gone")));
+        }
         let waited = received.elapsed();
         let result = if waited > patience {
             let what = format!("no free session in {} ms", waited.as_millis());

@@ -28,8 +28,10 @@ struct Module {
 impl Module {
     fn start(members: &str, keys: &[&str]) -> Module {
         let public = concat!(env!("CARGO_MANIFEST_DIR"), "/../pkcs11/testdata/p256.pem");
-        let keys: String = keys.iter().map(|key| format!("[key {key}]\npublic-key = {public}\n")).collect();
-        let text = format!("[slot]\norder = spread\n{members}{keys}");
+        let mut text = format!("[slot]\norder = spread\n{members}");
+        for key in keys {
+            text += &format!("[key {key}]\npublic-key = {public}\n");
+        }
         let config = Arc::new(Config::parse(&text, &|path| fs::read(path)).unwrap());
         let token = |member: &qtls_pkcs11::config::Member| match &member.place {
             Place::Daemon(daemon) => Box::new(RemoteToken::new(daemon.clone(), member.timeout)) as Box<_>,
