@@ -17,7 +17,7 @@ import (
 const buildProvider = `cargo build --release --locked --package oqsprovider && \
     install -D -m 644 /target/release/liboqsprovider.so "/out/usr/lib/$(gcc -print-multiarch)/ossl-modules/oqsprovider.so"`
 
-// rustLibrary is a library that is compiled in the toolchain's root and kept in the cache under a key of all that it is
+// rustLibrary is a library, or a program, that is compiled in the toolchain's root and kept in the cache under a key of all that it is
 // made from.
 type rustLibrary struct {
 	// name is that of its folder in the cache, and of its log.
@@ -43,13 +43,16 @@ type compiled struct {
 	module, crateList string
 }
 
-// providerSources lists the files of the Rust workspace in dir that can reach the provider: all but the workspace's other
-// crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
-func providerSources(dir string) ([]string, error) {
+// providerSources lists the files that can reach the provider.
+func providerSources(dir string) ([]string, error) { return crateSources(dir, "provider") }
+
+// crateSources lists the files of the Rust workspace in dir that can reach what is made of some of its crates: all but the
+// other crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
+func crateSources(dir string, crates ...string) ([]string, error) {
 	files, err := rustSources(dir)
 	return slices.DeleteFunc(files, func(f string) bool {
 		parts := strings.Split(filepath.ToSlash(f), "/")
-		if len(parts) > 1 && parts[0] != "provider" && parts[0] != ".cargo" {
+		if len(parts) > 1 && parts[0] != ".cargo" && !slices.Contains(crates, parts[0]) {
 			return true
 		}
 		return filepath.Ext(f) == ".md" || slices.ContainsFunc(parts, func(name string) bool {
@@ -287,13 +290,13 @@ func linkedCrates(metadata []byte, library string, checksums map[crateID]string)
 			if slices.Contains(t.Kind, "proc-macro") {
 				macros[p.ID] = true
 			}
-			if t.Name == library && slices.Contains(t.Kind, "cdylib") {
+			if t.Name == library && (slices.Contains(t.Kind, "cdylib") || slices.Contains(t.Kind, "bin")) {
 				root = p.ID
 			}
 		}
 	}
 	if root == "" {
-		return nil, fmt.Errorf("cargo metadata: no package makes a cdylib %s", library)
+		return nil, fmt.Errorf("cargo metadata: no package makes a cdylib %s, or a program of that name", library)
 	}
 	add(root)
 	crates := []crate{}
