@@ -259,16 +259,18 @@ impl Server {
         let mut deadline = Instant::now() + self.config.idle_timeout;
         lock(&connection.tls).take(&mut inbox).map_err(|e| e.to_string())?;
         loop {
-            while let Some(frame) = next_frame(&mut inbox).map_err(|Malformed| self.malformed(connection, 0))? {
+            let mut rest = &inbox[..];
+            while let Some(frame) = next_frame(&mut rest).map_err(|Malformed| self.malformed(connection, 0))? {
                 deadline = Instant::now() + self.config.idle_timeout;
-                let (id, request) =
-                    protocol::read_request(&frame).map_err(|Malformed| self.malformed(connection, 0))?;
+                let (id, request) = protocol::read_request(frame).map_err(|Malformed| self.malformed(connection, 0))?;
                 let request = request.map_err(|Malformed| self.malformed(connection, id))?;
                 if !connection.has_room(2 * self.config.in_flight) {
                     return Ok(());
                 }
                 self.request(connection, id, request);
             }
+            let read = inbox.len() - rest.len();
+            inbox.drain(..read);
             let mut timed = Timed { tcp: &connection.tcp, deadline };
             let n = match timed.read(&mut buffer) {
                 Ok(0) => {
@@ -300,9 +302,6 @@ impl Server {
                     connection.changed.notify_all();
                 }
                 result?;
-                if inbox.len() > LONGEST + PREFIX + buffer.len() {
-                    break; // what is there is a frame already
-                }
             }
         }
     }
@@ -342,14 +341,10 @@ impl Server {
 }
 
 /// Cuts the next frame off, if it is whole.
-fn next_frame(inbox: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Malformed> {
-    let Some(prefix) = inbox.first_chunk::<PREFIX>() else { return Ok(None) };
-    let end = PREFIX + protocol::length(*prefix)?;
-    if inbox.len() < end {
-        return Ok(None);
-    }
-    let frame = inbox[PREFIX..end].to_vec();
-    inbox.drain(..end);
+fn next_frame<'a>(inbox: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
+    let Some((prefix, rest)) = inbox.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let Some((frame, rest)) = rest.split_at_checked(protocol::length(*prefix)?) else { return Ok(None) };
+    *inbox = rest;
     Ok(Some(frame))
 }
 
