@@ -226,7 +226,12 @@ impl Event {
         let mut context = lock(&self.0);
         context.file.take();
         if let Some(stack) = context.paused.take() {
-            ABANDONED.fetch_add(1, Ordering::Relaxed);
+            if ABANDONED.fetch_add(1, Ordering::Relaxed) + 1 == MOST_ABANDONED {
+                crate::log(&format!(
+                    "{MOST_ABANDONED} clients left while their signatures were made, and what their jobs held is lost: threads \
+                     wait for signatures from now on; reload the program"
+                ));
+            }
             if let Some(stack) = stack {
                 lock(&STACKS).abandon(stack);
             }
