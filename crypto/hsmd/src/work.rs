@@ -38,8 +38,8 @@ pub struct Order {
 
 /// What waits may not take more memory than this.
 const MOST_BYTES: usize = 32 << 20;
-/// Generating RSA keys takes tokens long.
-const GENERATE_TIME: Duration = Duration::from_secs(60);
+/// Generating RSA keys takes tokens long, minutes sometimes.
+const GENERATE_TIME: Duration = Duration::from_secs(300);
 /// Public keys that are remembered.
 const MOST_KEYS: usize = 4096;
 
