@@ -373,7 +373,7 @@ impl Take for ServerConnection {
 #[derive(Default)]
 struct Outbox {
     frames: VecDeque<(Vec<u8>, bool)>,
-    /// Requests that were taken and whose answers are not yet written.
+    /// Requests that were taken and whose answers are not yet handed to the socket.
     in_flight: usize,
     closing: bool,
     closed: bool,
@@ -486,6 +486,8 @@ impl Connection {
                         tls.write_tls(&mut records)?;
                     }
                 }
+                // Before they are written: a client that has its answers may ask again at once.
+                outbox.in_flight -= answered;
                 closing = outbox.closing && outbox.frames.is_empty();
                 if closing {
                     tls.send_close_notify();
@@ -495,7 +497,6 @@ impl Connection {
                 }
             }
             let written = Timed { tcp: &self.tcp, deadline: Instant::now() + time }.write_all(&records);
-            lock(&self.outbox).in_flight -= answered;
             self.changed.notify_all();
             written?;
             records.clear();
