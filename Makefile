@@ -70,6 +70,10 @@ test-crypto: deps $(TESTRUN) ## Images, and real handshakes with the gateway's H
 test-e2e: deps $(QTLS_CLUSTER) $(TESTRUN) ## The local cluster, the quickstart and the end-to-end tests on clusters (E2E=REGEXP narrows)
 	@E2E='$(E2E)' $(TESTRUN) e2e
 
+.PHONY: test-asan
+test-asan: deps $(TESTRUN) ## The Rust workspace's tests and HAProxy with AddressSanitizer in them (not in `make test`)
+	@$(TESTRUN) asan
+
 .PHONY: fuzz
 fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives each 10s)
 	@FUZZTIME=$(FUZZTIME) $(TESTRUN) fuzz

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, env, fmt::Write, fs, path::Path};
 fn main() {
     let table = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap()).join("../algorithms.csv");
     println!("cargo:rerun-if-changed={}", table.display());
+    println!("cargo:rustc-check-cfg=cfg(asan)"); // `make test-asan` sets it
     println!("cargo:rustc-link-lib=dylib=crypto");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");

@@ -10,16 +10,24 @@ import (
 
 // inGateway enters the gateway's root with the provider and a program, which lie in its /tmp like all that they write:
 // keys never touch the disk.
-const inGateway = `set -eu
-root=$1 module=$2 program=$3; shift 3
+var inGateway = `set -eu
+root=$1 module=$2 program=$3 asan=$4; shift 4
 mount --bind "$root" "$root"
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mkdir "$root/tmp/bin"
-cp "$module" "$program" "$root/tmp/bin/"
+cp "$module" "$root/tmp/bin/oqsprovider.so"
+cp "$program" $asan "$root/tmp/bin/"
 mount -o remount,bind,ro "$root"
-exec chroot "$root" "/tmp/bin/${program##*/}" "$@"`
+set -- "/tmp/bin/${program##*/}" "$@"
+if [ -z "$asan" ]; then exec chroot "$root" "$@"; fi
+failed=0
+chroot "$root" env "LD_PRELOAD=/tmp/bin/${asan##*/}" "ASAN_OPTIONS=` + asanOptions + `" "$@" || failed=$?
+` + asanReports("$root/tmp") + `
+exit $failed`
+
+const handshakeProgram = "qtls-handshake"
 
 // handshake runs crypto/handshake with the HAProxy, OpenSSL and provider of the gateway's image.
 func (b *builder) handshake(ctx context.Context, args []string, out io.Writer) error {
@@ -27,6 +35,19 @@ func (b *builder) handshake(ctx context.Context, args []string, out io.Writer) e
 	if err != nil {
 		return err
 	}
+	build := []string{"build", "--release", "--locked", "--package", handshakeProgram}
+	if err := b.cargo(ctx, build, false, io.Discard); err != nil {
+		return err
+	}
+	t, err := b.toolchain(ctx)
+	if err != nil {
+		return err
+	}
+	return b.inGateway(ctx, p.module, filepath.Join(b.path("cargo", t.target()), "release", handshakeProgram), "", args, out)
+}
+
+// inGateway runs a program with a module and, if it is named, with the library of AddressSanitizer.
+func (b *builder) inGateway(ctx context.Context, module, program, asan string, args []string, out io.Writer) error {
 	gateway, err := selectImages([]string{"gateway"})
 	if err != nil {
 		return err
@@ -35,23 +56,14 @@ func (b *builder) handshake(ctx context.Context, args []string, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	const program = "qtls-handshake"
-	if err := b.cargo(ctx, []string{"build", "--release", "--locked", "--package", program}, false, io.Discard); err != nil {
-		return err
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("cargo left no %s: %w", handshakeProgram, err)
 	}
-	t, err := b.toolchain(ctx)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(b.path("cargo", t.target()), "release", program)
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("cargo left no %s: %w", program, err)
-	}
-	cmd := inPrivateMounts(command(ctx, "sh", append([]string{"-c", inGateway, program, root, p.module, path}, args...)...))
+	cmd := inPrivateMounts(command(ctx, "sh", append([]string{"-c", inGateway, handshakeProgram, root, module, program, asan}, args...)...))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "OPENSSL_MODULES=/tmp/bin"}
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w", program, err)
+		return fmt.Errorf("%s: %w", handshakeProgram, err)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
        images provider | hsmd | kryoptic
        images cargo [-write] -- ARGUMENT...
        images handshake ARGUMENT...
+       images asan cargo|handshake ARGUMENT...
 
   build [-fresh]   build images; -fresh takes in what Debian has published since the last build
   list [-tars]     show the images built last; -tars prints the paths of their tars alone
@@ -32,6 +33,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   kryoptic         print the path of libkryoptic_pkcs11.so, a token in software for development and tests
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
   handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, operations
+  asan             the same two with AddressSanitizer in what is compiled; what it finds is a failure
 
 Images: %s ("client" is both clients).
 The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.
@@ -57,6 +59,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	write := flags.Bool("write", false, "")
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n"+usage, err, strings.Join(ids(), ", "))
+	}
+	if args[0] == "asan" {
+		return runASan(ctx, args[1:], out)
 	}
 	if args[0] == "handshake" { // its options are its own
 		return runRust(ctx, args[0], args[1:], false, false, out)

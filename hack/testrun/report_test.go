@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +38,11 @@ func TestSuitesAreChosenByNameInTheirOrder(t *testing.T) {
 	if err != nil || len(chosen) != 2 || chosen[0].name != "lint" || chosen[1].name != "e2e" {
 		t.Errorf("chosen %v, %v", chosen, err)
 	}
-	if chosen, err = choose(all, nil); err != nil || len(chosen) != len(all) {
+	if chosen, err = choose(all, nil); err != nil || len(chosen) != len(all)-1 || slices.ContainsFunc(chosen, func(s suite) bool { return s.byName }) {
 		t.Errorf("no name chose %d of %d suites, %v", len(chosen), len(all), err)
+	}
+	if chosen, err = choose(all, []string{"asan"}); err != nil || len(chosen) != 1 {
+		t.Errorf("one that is run by its name alone: chosen %v, %v", chosen, err)
 	}
 	if _, err := choose(all, []string{"integartion"}); err == nil || !strings.Contains(err.Error(), "integration") {
 		t.Errorf("an unknown name: %v", err)

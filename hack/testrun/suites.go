@@ -16,6 +16,8 @@ type suite struct {
 	name    string
 	prepare []preparation
 	steps   []step
+	// byName keeps it out of a run of everything.
+	byName bool
 }
 
 // A preparation is what a suite needs before its first step: a command whose
@@ -96,7 +98,29 @@ func suites(set settings) []suite {
 			goTest(".", append([]string{"-p=1", "-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...), // one at a time, for some count under load
 		}},
 		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
+		{name: "asan", byName: true, prepare: []preparation{asanProvider}, steps: []step{
+			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
+			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
+			check("the KpqC cases with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "demo", "--handshakes", "50", "--seconds", "2"),
+			check("the fast path with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "cost", "--rounds", "1", "--handshakes", "20"),
+		}},
 	}
+}
+
+// asanProvider compiles the module that its tests load.
+var asanProvider = preparation{
+	name:    "OpenSSL provider with AddressSanitizer",
+	command: []string{"go", "-C", "hack/images", "run", ".", "asan", "cargo", "build", "--release", "--locked", "--package=oqsprovider"},
+}
+
+// notWithASan are the provider's tests that AddressSanitizer makes no sense of.
+var notWithASan = []string{
+	// It keeps variables of functions elsewhere, and apart: a stack's size is not the product's.
+	"--skip=stack",
+	// It keeps what was freed from being used again: the memory of a process says nothing of leaks.
+	"--skip=gives_everything_back", "--skip=leave_nothing",
+	// qemu-user, and valgrind, leave its shadow memory no place.
+	"--skip=without_avx", "--skip=valgrind",
 }
 
 // forTests keeps the tests' cluster apart from one that a person has up.
@@ -155,6 +179,12 @@ func cargoTest(name string, packages ...string) step {
 		name: name, tests: readCargoTest, timeout: hangs,
 		command: slices.Concat(command, packages, []string{"--", "--show-output", "--include-ignored"}),
 	}
+}
+
+// asanTest is the same with AddressSanitizer.
+func asanTest(name string, args ...string) step {
+	command := []string{"go", "-C", "hack/images", "run", ".", "asan", "cargo", "test", "--release", "--locked", "--no-fail-fast"}
+	return step{name: name, tests: readCargoTest, timeout: hangs, command: slices.Concat(command, args)}
 }
 
 // fuzzTarget finds the targets in a test file.

@@ -1,5 +1,7 @@
 //! Every algorithm of the table: what its keys, ciphertexts and signatures are like, and what is refused.
 
+#[cfg(asan)] // `make test-asan` sets it
+mod asan;
 mod fuzz;
 mod kat;
 mod kem;
