@@ -5,31 +5,42 @@ import (
 	"testing"
 )
 
-func TestHsmdsKeyCoversTheModuleThatItIsMadeOf(t *testing.T) {
+// keyCovers tests that a library's key changes with each of its sources, and with none of the others.
+func keyCovers(t *testing.T, l rustLibrary, sources, others []string) {
+	t.Helper()
 	keyOf := func(files map[string]string) key {
 		t.Helper()
-		k, err := hsmd.key("t", tree(t, files))
+		k, err := l.key("t", tree(t, files))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return k
 	}
-	sources := map[string]string{"Cargo.toml": "a", "Cargo.lock": "b", "hsmd/src/main.rs": "c", "pkcs11/src/lib.rs": "d"}
-	k := keyOf(sources)
-	for name := range sources {
-		changed := maps.Clone(sources)
+	files := map[string]string{}
+	for _, name := range sources {
+		files[name] = name
+	}
+	k := keyOf(files)
+	for _, name := range sources {
+		changed := maps.Clone(files)
 		changed[name] = "changed"
 		if k == keyOf(changed) {
 			t.Errorf("another %s gives the same key", name)
 		}
 	}
-	for _, name := range []string{"provider/src/lib.rs", "hsmd/README.md", "hsmd/tests/rights.rs", "kryoptic/src/lib.rs"} {
-		more := maps.Clone(sources)
+	for _, name := range others {
+		more := maps.Clone(files)
 		more[name] = "added"
 		if k != keyOf(more) {
 			t.Errorf("the key depends on %s", name)
 		}
 	}
+}
+
+func TestHsmdsKeyCoversTheModuleThatItIsMadeOf(t *testing.T) {
+	keyCovers(t, hsmd,
+		[]string{"Cargo.toml", "Cargo.lock", "hsmd/src/main.rs", "pkcs11/src/lib.rs"},
+		[]string{"provider/src/lib.rs", "hsmd/README.md", "hsmd/tests/rights.rs", "kryoptic/src/lib.rs"})
 }
 
 func TestTheCratesOfAProgramAreListed(t *testing.T) {
