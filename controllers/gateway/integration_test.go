@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -198,11 +199,13 @@ func TestDriftIsPutBack(t *testing.T) {
 	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))
 	d := &appsv1.Deployment{}
 	key := client.ObjectKey{Namespace: ns, Name: "web-gateway"}
-	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, d) })
-	d.Spec.Template.Spec.Containers[0].Image = "evil:1"
-	if err := c.Update(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := c.Get(ctx, key, d); err != nil {
+			return err
+		}
+		d.Spec.Template.Spec.Containers[0].Image = "evil:1"
+		return c.Update(ctx, d) // the controller may have written it meanwhile
+	})
 	testenv.Eventually(t, func(ctx context.Context) error {
 		if err := c.Get(ctx, key, d); err != nil {
 			return err
@@ -213,10 +216,20 @@ func TestDriftIsPutBack(t *testing.T) {
 		return nil
 	})
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-gateway"}}
+	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, role) })
+	first := role.UID
 	if err := c.Delete(t.Context(), role); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, func(ctx context.Context) error { return c.Get(ctx, key, role) })
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := c.Get(ctx, key, role); err != nil {
+			return err
+		}
+		if role.UID == first {
+			return errors.New("the Role is not deleted yet")
+		}
+		return nil
+	})
 }
 
 // A reconciliation that read an old gateway from its cache finds nothing to

@@ -5,6 +5,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,9 +79,15 @@ func TestTheEmbeddedStoreIsMadeAndGoes(t *testing.T) {
 	g := webGateway(namespace)
 	create(t, c, g)
 	_, ring := ringOf(t, c, namespace, "web")
-	a, err := access(t.Context(), c, namespace, "web")
-	if err != nil || a.Store == nil || a.Store.Username != string(embedded.Agent) || !a.Store.RequireHybrid || len(ring.WrappingKeys) != 1 {
-		t.Fatalf("agents: %+v, %v", a.Store.Username, err)
+	var a dataplane.TicketAccess
+	testenv.Eventually(t, func(ctx context.Context) (err error) {
+		if a, err = access(ctx, c, namespace, "web"); err == nil && a.Store == nil {
+			err = errors.New("the agents know of no store")
+		}
+		return err
+	})
+	if a.Store.Username != string(embedded.Agent) || !a.Store.RequireHybrid || len(ring.WrappingKeys) != 1 {
+		t.Fatalf("agents: user %s, hybrid %v, %d wrapping keys", a.Store.Username, a.Store.RequireHybrid, len(ring.WrappingKeys))
 	}
 	at := metav1.ObjectMeta{Namespace: namespace, Name: "web-redis"}
 	objects := []client.Object{&appsv1.StatefulSet{ObjectMeta: at}, &corev1.Service{ObjectMeta: at}, &corev1.Secret{ObjectMeta: at},
@@ -92,9 +99,9 @@ func TestTheEmbeddedStoreIsMadeAndGoes(t *testing.T) {
 		}
 	}
 	role := &rbacv1.Role{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web-gateway"}, role); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, func(ctx context.Context) error {
+		return c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "web-gateway"}, role)
+	})
 	for _, rule := range role.Rules {
 		if slices.Contains(rule.Resources, "secrets") && (!slices.Contains(rule.ResourceNames, "web-tickets") ||
 			slices.Contains(rule.ResourceNames, "web-redis") || slices.Contains(rule.ResourceNames, "web-ticket-ring")) {

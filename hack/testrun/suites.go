@@ -108,8 +108,8 @@ var (
 // smoke breaks nodes of the local cluster, and looks for what is left when it is
 // down. It skips itself where a person's cluster would be in the way.
 var smoke = step{
-	name: "hack/cluster/smoke", tests: readGoTest, eachTest: true, timeout: 20 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
-	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=15m", "./smoke"},
+	name: "hack/cluster/smoke", tests: readGoTest, eachTest: true, timeout: 30 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
+	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=25m", "./smoke"},
 }
 
 // onCluster runs a command on a cluster of its own.
@@ -120,8 +120,8 @@ func onCluster(s step, nodes string, command ...string) step {
 }
 
 func endToEnd(pattern string) []step {
-	tests := onCluster(step{name: "e2e", tests: readGoTest, eachTest: true, timeout: 50 * time.Minute}, "3",
-		"go", "test", "-json", "-count=1", "-timeout=45m", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
+	tests := onCluster(step{name: "e2e", tests: readGoTest, eachTest: true, timeout: 65 * time.Minute}, "3",
+		"go", "test", "-json", "-count=1", "-timeout=60m", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
 	if pattern != "" {
 		return []step{tests}
 	}

@@ -23,6 +23,9 @@ import (
 	"qtls.dev/qtls/internal/model"
 )
 
+// patience is with what has to happen; how soon it does is not tested.
+const patience = time.Minute
+
 // family is an ECDSA CA and the kind of key that its leaves have. Go's own TLS
 // client, which the tests use, takes ML-DSA in a handshake but not in a chain
 // (https://go.dev/issue/82536).

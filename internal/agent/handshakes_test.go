@@ -94,7 +94,7 @@ func TestANewAgentHearsTheLog(t *testing.T) {
 					if line != want {
 						t.Errorf("heard %q, want %q", line, want)
 					}
-				case <-time.After(5 * time.Second):
+				case <-time.After(patience):
 					t.Fatal("a line was not heard")
 				}
 			}

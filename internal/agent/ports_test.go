@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"testing"
 
 	"qtls.dev/qtls/internal/haproxy/runtime"
+	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
 func TestPortsOfAConfiguration(t *testing.T) {
@@ -21,11 +23,11 @@ func TestPortsOfAConfiguration(t *testing.T) {
 }
 
 func TestAPortThatIsTakenIsNotBindable(t *testing.T) {
-	l, err := net.Listen("tcp", ":0")
+	port := storetest.FreePort(t)
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
 	var refused *runtime.Refusal
 	if err := bindable([]int{port}); !errors.As(err, &refused) {
 		t.Errorf("a port that is taken: %v", err)

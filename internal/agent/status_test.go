@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
@@ -42,33 +43,35 @@ func TestTheStatusIsNewsOnce(t *testing.T) {
 }
 
 func TestTheStatusWaitsForNews(t *testing.T) {
-	b := newStatusBoard("web-1")
-	now, _ := ask(t, b, "")
-	query := func(after uint64, wait string) string {
-		return "after=" + encode(t, after) + "&wait=" + wait
-	}
-
-	started := time.Now()
-	if s, _ := ask(t, b, query(now.Sequence, "50ms")); s.Sequence != now.Sequence || time.Since(started) < 50*time.Millisecond {
-		t.Error("answered before the wait was over, without news")
-	}
-	started = time.Now()
-	if _, _ = ask(t, b, query(now.Sequence+1, "10s")); time.Since(started) > time.Second {
-		t.Error("a reader that saw another process' status has to wait")
-	}
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		b.put(dataplane.Status{Waiting: "x"})
-	}()
-	started = time.Now()
-	if s, _ := ask(t, b, query(now.Sequence, "10s")); s.Waiting != "x" || time.Since(started) > time.Second {
-		t.Errorf("news after %s: %+v", time.Since(started), s)
-	}
-	for _, bad := range []string{"after=x", "wait=x", "wait=-1s", "wait=2m"} {
-		if _, code := ask(t, b, bad); code != http.StatusBadRequest {
-			t.Errorf("%s: %d", bad, code)
+	synctest.Test(t, func(t *testing.T) { // whose clock only goes on when all wait
+		b := newStatusBoard("web-1")
+		now, _ := ask(t, b, "")
+		query := func(after uint64, wait string) string {
+			return "after=" + encode(t, after) + "&wait=" + wait
 		}
-	}
+
+		started := time.Now()
+		if s, _ := ask(t, b, query(now.Sequence, "50ms")); s.Sequence != now.Sequence || time.Since(started) != 50*time.Millisecond {
+			t.Errorf("without news, answered after %s of a wait of 50ms", time.Since(started))
+		}
+		started = time.Now()
+		if _, _ = ask(t, b, query(now.Sequence+1, "10s")); time.Since(started) != 0 {
+			t.Error("a reader that saw another process' status has to wait")
+		}
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			b.put(dataplane.Status{Waiting: "x"})
+		}()
+		started = time.Now()
+		if s, _ := ask(t, b, query(now.Sequence, "10s")); s.Waiting != "x" || time.Since(started) != 50*time.Millisecond {
+			t.Errorf("news of after 50ms came after %s: %+v", time.Since(started), s)
+		}
+		for _, bad := range []string{"after=x", "wait=x", "wait=-1s", "wait=2m"} {
+			if _, code := ask(t, b, bad); code != http.StatusBadRequest {
+				t.Errorf("%s: %d", bad, code)
+			}
+		}
+	})
 }
 
 func TestARejectionKeepsItsTime(t *testing.T) {

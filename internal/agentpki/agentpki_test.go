@@ -131,7 +131,7 @@ func TestOperatorAndAgentKnowEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	get := func(name string, certificate tls.Certificate) error {
-		c := http.Client{Transport: &http.Transport{TLSClientConfig: mtls.ClientConfig(name, a.Pool(), certificate)}, Timeout: 5 * time.Second}
+		c := http.Client{Transport: &http.Transport{TLSClientConfig: mtls.ClientConfig(name, a.Pool(), certificate)}, Timeout: time.Minute}
 		response, err := c.Get(server.URL)
 		if err != nil {
 			return err

@@ -87,11 +87,24 @@ func agent(t *testing.T, k *Keeper, gateway string, servers ...*storetest.Server
 	return tickets.Open(d.Content, ringID, access.WrappingKeys, access.LeastEpoch)
 }
 
+// patience is with what has to happen; how soon it does is not tested.
+const patience = 2 * time.Minute
+
+// await fails the test when it does not become true.
+func await(t *testing.T, what string, good func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !good(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so within %v", what, patience)
+		}
+	}
+}
+
 // eventually the agents read a ring that is as wanted.
 func eventually(t *testing.T, k *Keeper, what string, good func(tickets.Ring) bool, servers ...*storetest.Server) tickets.Ring {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		r, err := agent(t, k, web, servers...)
 		if err == nil && good(r) {
 			return r
@@ -121,9 +134,10 @@ func TestAgentsGetARingAndItsRotations(t *testing.T) {
 			t.Error("a rotation does not keep what encrypts and what comes next")
 		}
 	}
-	if s := k.State(name(web)); s.Err != nil || s.Epochs[ringID] != r.Epoch {
-		t.Errorf("state %+v", s)
-	}
+	await(t, "the state says so", func() bool {
+		s := k.State(name(web))
+		return s.Err == nil && s.Epochs[ringID] == r.Epoch
+	})
 	secret := &corev1.Secret{}
 	if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web-ticket-ring"}, secret); err != nil {
 		t.Fatal(err)
@@ -192,10 +206,7 @@ func TestAStoreThatIsAwayIsNotEmpty(t *testing.T) {
 	server.Cut()
 	second, _ := w.operator()
 	second.Want(name(web), wanted(server))
-	time.Sleep(3 * time.Second) // longer than it waits for an answer
-	if err := second.State(name(web)).Err; !errors.Is(err, ticketstore.ErrUnreachable) {
-		t.Errorf("meanwhile the operator says: %v", err)
-	}
+	await(t, "the operator says that it is away", func() bool { return errors.Is(second.State(name(web)).Err, ticketstore.ErrUnreachable) })
 	server.Mend()
 	if again := eventually(t, second, "the ring", anyRing, server); again != r {
 		t.Error("an operator that could not read the ring made another")
@@ -212,11 +223,7 @@ func TestDroppingTicketsNeedsNoStore(t *testing.T) {
 	drop := wanted(server)
 	drop.Drop = "a key leaked"
 	k.Want(name(web), drop)
-	for deadline := time.Now().Add(20 * time.Second); k.State(name(web)).Access[ringID].LeastEpoch <= r.Epoch; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("agents still may use epoch %d: %+v", r.Epoch, k.State(name(web)))
-		}
-	}
+	await(t, "agents may no longer use it", func() bool { return k.State(name(web)).Access[ringID].LeastEpoch > r.Epoch })
 	server.Restart()
 	n := eventually(t, k, "a new ring", anyRing, server)
 	for _, key := range n.Keys {
@@ -255,16 +262,10 @@ func TestTwoOperatorsNeverShareANumber(t *testing.T) {
 		}
 		r = next
 	}
-	// In the end both have the same.
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	await(t, "in the end both have the same", func() bool {
 		a, b := one.State(name(web)), two.State(name(web))
-		if a.Err == nil && b.Err == nil && a.Epochs[ringID] == b.Epochs[ringID] && a.Epochs[ringID] > 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("they do not agree: %+v, %+v", a, b)
-		}
-	}
+		return a.Err == nil && b.Err == nil && a.Epochs[ringID] == b.Epochs[ringID] && a.Epochs[ringID] > 0
+	})
 }
 
 func TestADeletedSecretMakesANewRing(t *testing.T) {
@@ -303,9 +304,10 @@ func TestTwoClustersShareAStore(t *testing.T) {
 	}
 	time.Sleep(2 * refresh)
 	for i, k := range keepers {
-		if again := eventually(t, k, "the ring", anyRing, server); again != first[i] || k.State(name(web)).Err != nil {
-			t.Errorf("cluster %d has epoch %d after %d: %v", i, again.Epoch, first[i].Epoch, k.State(name(web)).Err)
+		if again := eventually(t, k, "the ring", anyRing, server); again != first[i] {
+			t.Errorf("cluster %d has epoch %d after %d", i, again.Epoch, first[i].Epoch)
 		}
+		await(t, "nothing is wrong with it", func() bool { return k.State(name(web)).Err == nil })
 	}
 	if first[0].Keys == first[1].Keys {
 		t.Error("both have the same keys")
@@ -321,9 +323,8 @@ func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {
 	}
 	k, _ := w.operator()
 	k.Want(name(web), wanted(server))
-	for deadline := time.Now().Add(10 * time.Second); k.State(name(web)).Err == nil && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-	}
-	if err := k.State(name(web)).Err; err == nil || !strings.Contains(err.Error(), `Secret "web-ticket-ring" exists in namespace "shop" and is not the operator's`) {
+	await(t, "something is wrong", func() bool { return k.State(name(web)).Err != nil })
+	if err := k.State(name(web)).Err; !strings.Contains(err.Error(), `Secret "web-ticket-ring" exists in namespace "shop" and is not the operator's`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -333,17 +334,23 @@ func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {
 func TestTheSameTroubleIsToldOnce(t *testing.T) {
 	server := storetest.Start(t)
 	w := newWorld(t)
+	var k *Keeper
+	var stopped atomic.Bool
 	var told atomic.Int32
-	k := New(t.Context(), w.api, w.api, w.clock, func(types.NamespacedName) { told.Add(1) })
+	k = New(t.Context(), w.api, w.api, w.clock, func(types.NamespacedName) {
+		if stopped.Load() && k.State(name(web)).Err != nil {
+			told.Add(1)
+		}
+	})
 	k.Want(name(web), wanted(server))
 	eventually(t, k, "a ring", anyRing, server)
+	await(t, "nothing is wrong with it", func() bool { s := k.State(name(web)); return s.Err == nil && s.Epochs[ringID] > 0 })
+	stopped.Store(true)
 	server.Stop()
-	for deadline := time.Now().Add(20 * time.Second); k.State(name(web)).Err == nil && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-	}
-	before := told.Load()
+	await(t, "it is told", func() bool { return told.Load() > 0 })
 	time.Sleep(2 * retryMost)
-	if again := told.Load(); again != before || k.State(name(web)).Err == nil {
-		t.Errorf("told %d times, then %d times: %v", before, again, k.State(name(web)).Err)
+	if n := told.Load(); n != 1 || k.State(name(web)).Err == nil {
+		t.Errorf("told %d times: %v", n, k.State(name(web)).Err)
 	}
 	a := &ticketstore.MemberError{Member: "a:1", Kind: ticketstore.ErrUnreachable, Err: errors.New("port 1")}
 	b := &ticketstore.MemberError{Member: "a:1", Kind: ticketstore.ErrUnreachable, Err: errors.New("port 2")}
@@ -362,27 +369,17 @@ func TestASharedRingIsInEveryStore(t *testing.T) {
 	k.Want(name(web), wanted(here))
 	k.Want(name("blue"), wanted(there))
 	r := eventually(t, k, "a ring", anyRing, here)
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	await(t, "the other store has it too", func() bool {
 		other, err := agent(t, k, "blue", there)
-		if err == nil && other == r {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the other has epoch %d, %v", other.Epoch, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err == nil && other == r
+	})
 	there.Stop()
 	w.pass(period)
 	k.rings[ringKey{"shop", ringID}].nudge()
 	eventually(t, k, "the next", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, here)
-	for k.State(name("blue")).Err == nil && time.Now().Before(deadline) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if a, b := k.State(name(web)).Err, k.State(name("blue")).Err; a != nil || !errors.Is(b, ticketstore.ErrUnreachable) {
-		t.Errorf("%v, %v", a, b)
-	}
+	await(t, "it is the trouble of one alone", func() bool {
+		return k.State(name(web)).Err == nil && errors.Is(k.State(name("blue")).Err, ticketstore.ErrUnreachable)
+	})
 	k.Want(name(web), nil)
 	k.Want(name("blue"), nil)
 	if len(k.rings) != 0 || len(k.gateways) != 0 {
@@ -409,8 +406,8 @@ func TestAnAPIServerThatIsAwayChangesNothing(t *testing.T) {
 	w.pass(period)
 	k.rings[ringKey{"shop", ringID}].nudge()
 	time.Sleep(time.Second)
-	if again, err := agent(t, k, web, server); err != nil || again != r {
-		t.Errorf("epoch %d, %v", again.Epoch, err)
+	if again := eventually(t, k, "the ring", anyRing, server); again != r {
+		t.Errorf("epoch %d after %d", again.Epoch, r.Epoch)
 	}
 	away.Store(false)
 	eventually(t, k, "the next", func(n tickets.Ring) bool { return n.Epoch == r.Epoch+1 }, server)

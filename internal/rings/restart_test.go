@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,16 +37,6 @@ func (w *world) record(ring string) record {
 		w.t.Fatal(err)
 	}
 	return r
-}
-
-// await fails the test when it does not become true.
-func await(t *testing.T, what string, good func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !good(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so", what)
-		}
-	}
 }
 
 // An operator that has just started learns of its gateways one by one. What the

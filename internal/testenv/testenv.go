@@ -59,19 +59,38 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		return 1
 	}
-	environment = &envtest.Environment{CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
+	for try := 1; ; try++ {
+		err := start(paths)
+		if err == nil {
+			break
+		}
+		fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not start:", err)
+		stop() // what started half way
+		if try == starts {
+			return 1
+		}
+	}
+	defer stop()
+	return m.Run()
+}
+
+// starts is how often a start is tried: another process may take a port that
+// was free a moment before.
+const starts = 3
+
+func start(crds []string) error {
+	environment = &envtest.Environment{
+		CRDInstallOptions:        envtest.CRDInstallOptions{Paths: crds, ErrorIfPathMissing: true, MaxTime: patience},
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
 	environment.ControlPlane.GetAPIServer().Configure().Append("max-requests-inflight", "2000")
-	defer func() { // also after a start that failed half way
-		if err := environment.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not stop:", err)
-		}
-	}()
-	if _, err := environment.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not start:", err)
-		return 1
+	_, err := environment.Start()
+	return err
+}
+
+func stop() {
+	if err := environment.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv: kube-apiserver and etcd do not stop:", err)
 	}
-	return m.Run()
 }
 
 // crds are the folder of this module's and the files of cert-manager's, which
@@ -100,7 +119,7 @@ func WithoutCertManager(t testing.TB) (install func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := envtest.CRDInstallOptions{Paths: paths[1:]}
+	options := envtest.CRDInstallOptions{Paths: paths[1:], MaxTime: patience}
 	if err := envtest.UninstallCRDs(Config(), options); err != nil {
 		t.Fatalf("taking cert-manager's CRDs away: %v", err)
 	}
@@ -167,7 +186,8 @@ func Manager(t testing.TB, change ...func(*ctrl.Options)) ctrl.Manager {
 		Scheme:  Scheme(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		// Tests start several managers in one process.
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller:              config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: patience},
+		GracefulShutdownTimeout: new(patience),
 	}
 	for _, f := range change {
 		f(&options)

@@ -13,11 +13,15 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-const (
+// How long a server is waited for. Tests wait longer: their machine may be busy.
+var (
 	dialTimeout    = 2 * time.Second
 	commandTimeout = 2 * time.Second
 	// operationTimeout bounds all that is done to one member in one call.
 	operationTimeout = 5 * time.Second
+)
+
+const (
 	// poolSize is for each server: calls are few, and never in anyone's way.
 	poolSize = 2
 	// idleTime is after how long an unused connection is closed.

@@ -4,6 +4,7 @@
 //! [slot]
 //! label = gateway
 //! order = ordered                       # or spread
+//! status-dir = /run/qtls/hsm            # counters for whoever watches, a file for each process
 //!
 //! [member hsm-a]
 //! module = /usr/lib/softhsm/libsofthsm2.so
@@ -13,6 +14,12 @@
 //! timeout = 2000ms
 //! retry = 500ms
 //!
+//! [member hsm-b]                        # a token elsewhere, behind an hsmd
+//! address = hsm-b.tls.svc:7443
+//! ca-file = /run/secrets/hsm-b/ca.crt
+//! certificate-file = /run/secrets/hsm-b/tls.crt
+//! key-file = /run/secrets/hsm-b/tls.key
+//!
 //! [key web]
 //! id = 01
 //! public-key = /etc/qtls/keys/web.pem
@@ -21,10 +28,12 @@
 //! Reading it is a pure function of the text and the files of public keys. PIN files are not read here: a PIN that is
 //! missing concerns one member, and must not stop a program from starting.
 
-use crate::spki::PublicKey;
+use crate::{spki::PublicKey, token::KeyName};
+use rustls::pki_types::ServerName;
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -53,12 +62,36 @@ impl fmt::Display for TokenName {
     }
 }
 
+/// A token in a vendor's library, in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    pub name: String,
+pub struct Module {
     pub module: PathBuf,
     pub token: TokenName,
     pub pin_file: PathBuf,
+}
+
+/// An hsmd, and what TLS needs to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// `host:port`; an IPv6 address is in brackets.
+    pub address: String,
+    pub server_name: String,
+    pub ca_file: PathBuf,
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
+}
+
+/// Where a member's token is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Module(Module),
+    Daemon(Daemon),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    pub place: Place,
     /// How many sessions are open, and so how many signatures are made at a time.
     pub sessions: usize,
     /// How long one signature may take, waiting for a session included.
@@ -75,12 +108,20 @@ pub struct Key {
     pub public: PublicKey,
 }
 
+impl Key {
+    pub fn name(&self) -> KeyName {
+        KeyName { label: self.label.clone(), id: self.id.clone() }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub label: String,
     pub order: Order,
+    /// Where the process says how its members are, if anywhere.
+    pub status_dir: Option<PathBuf>,
     pub members: Vec<Member>,
-    pub keys: Vec<Key>,
+    pub keys: Vec<Arc<Key>>,
 }
 
 /// What is wrong with the file, and where.
@@ -99,20 +140,20 @@ impl fmt::Display for Error {
     }
 }
 
-fn error<T>(line: usize, message: impl Into<String>) -> Result<T, Error> {
+pub fn error<T>(line: usize, message: impl Into<String>) -> Result<T, Error> {
     Err(Error { line, message: message.into() })
 }
 
 /// One `[kind name]` with its fields, each used once.
-struct Section<'a> {
-    line: usize,
-    kind: &'a str,
-    name: &'a str,
+pub struct Section<'a> {
+    pub line: usize,
+    pub kind: &'a str,
+    pub name: &'a str,
     fields: Vec<(usize, &'a str, &'a str)>,
 }
 
 impl<'a> Section<'a> {
-    fn title(&self) -> String {
+    pub fn title(&self) -> String {
         if self.name.is_empty() {
             format!("[{}]", self.kind)
         } else {
@@ -120,20 +161,24 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn take(&mut self, field: &str) -> Option<(usize, &'a str)> {
+    pub fn take(&mut self, field: &str) -> Option<(usize, &'a str)> {
         let at = self.fields.iter().position(|f| f.1 == field)?;
         let (line, _, value) = self.fields.remove(at);
         Some((line, value))
     }
 
-    fn need(&mut self, field: &str, example: &str) -> Result<(usize, &'a str), Error> {
+    pub fn has(&self, field: &str) -> bool {
+        self.fields.iter().any(|f| f.1 == field)
+    }
+
+    pub fn need(&mut self, field: &str, example: &str) -> Result<(usize, &'a str), Error> {
         match self.take(field) {
             Some(f) => Ok(f),
             None => error(self.line, format!("{}: {field} is missing; add {field} = {example}", self.title())),
         }
     }
 
-    fn path(&mut self, field: &str, example: &str) -> Result<(usize, PathBuf), Error> {
+    pub fn path(&mut self, field: &str, example: &str) -> Result<(usize, PathBuf), Error> {
         let (line, value) = self.need(field, example)?;
         if !value.starts_with('/') || value.contains('\0') {
             return error(line, format!("{}: {field} = {value}: want an absolute path", self.title()));
@@ -141,15 +186,25 @@ impl<'a> Section<'a> {
         Ok((line, value.into()))
     }
 
-    fn milliseconds(&mut self, field: &str, default: u64, least: u64, most: u64) -> Result<Duration, Error> {
+    /// A time in milliseconds (`ms`) or seconds (`s`).
+    pub fn time(&mut self, field: &str, default: u64, least: u64, most: u64) -> Result<Duration, Error> {
         let Some((line, value)) = self.take(field) else { return Ok(Duration::from_millis(default)) };
-        match value.strip_suffix("ms").and_then(decimal) {
+        let seconds = || value.strip_suffix("s").and_then(decimal)?.checked_mul(1000);
+        match value.strip_suffix("ms").and_then(decimal).or_else(seconds) {
             Some(n) if (least..=most).contains(&n) => Ok(Duration::from_millis(n)),
             _ => error(line, format!("{}: {field} = {value}: want {least}ms to {most}ms", self.title())),
         }
     }
 
-    fn end(&self, known: &str) -> Result<(), Error> {
+    pub fn number(&mut self, field: &str, default: usize, least: usize, most: usize) -> Result<usize, Error> {
+        let Some((line, value)) = self.take(field) else { return Ok(default) };
+        match decimal(value) {
+            Some(n) if (least as u64..=most as u64).contains(&n) => Ok(n as usize),
+            _ => error(line, format!("{}: {field} = {value}: want a number from {least} to {most}", self.title())),
+        }
+    }
+
+    pub fn end(&self, known: &str) -> Result<(), Error> {
         match self.fields.first() {
             Some((line, name, _)) => {
                 error(*line, format!("{}: {name}: there is no such field; there are {known}", self.title()))
@@ -174,7 +229,7 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok()).collect()
 }
 
-fn sections(text: &str) -> Result<Vec<Section<'_>>, Error> {
+pub fn sections(text: &str) -> Result<Vec<Section<'_>>, Error> {
     let mut sections: Vec<Section> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let number = i + 1;
@@ -224,12 +279,13 @@ const MOST_KEYS: usize = 1024;
 impl Config {
     /// Reads the text of a configuration; `read` gets the files of public keys.
     pub fn parse(text: &str, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Config, Error> {
-        let mut config = Config { label: "qtls".into(), order: Order::Ordered, members: vec![], keys: vec![] };
+        let mut config =
+            Config { label: "qtls".into(), order: Order::Ordered, status_dir: None, members: vec![], keys: vec![] };
         for mut section in sections(text)? {
             match (section.kind, section.name) {
                 ("slot", "") => config.read_slot(&mut section)?,
                 ("member", name) if !name.is_empty() => config.members.push(member(&mut section)?),
-                ("key", label) if !label.is_empty() => config.keys.push(key(&mut section, read)?),
+                ("key", label) if !label.is_empty() => config.keys.push(Arc::new(key(&mut section, read)?)),
                 _ => {
                     let title = section.title();
                     return error(section.line, format!("{title}: want [slot], [member NAME] or [key LABEL]"));
@@ -260,11 +316,54 @@ impl Config {
                 _ => return error(line, format!("[slot]: order = {order}: want ordered or spread")),
             };
         }
-        section.end("label and order")
+        if section.has("status-dir") {
+            self.status_dir = Some(section.path("status-dir", "/path/to/folder")?.1);
+        }
+        section.end("label, order and status-dir")
     }
 }
 
-fn member(section: &mut Section) -> Result<Member, Error> {
+pub fn member(section: &mut Section) -> Result<Member, Error> {
+    let (place, fields) = match section.has("address") {
+        false => (Place::Module(module(section)?), "module, token, serial, pin-file"),
+        true => (Place::Daemon(daemon(section)?), "address, server-name, ca-file, certificate-file, key-file"),
+    };
+    let sessions = section.number("sessions", 4, 1, 64)?;
+    let timeout = section.time("timeout", 2000, 10, 60_000)?;
+    let retry = section.time("retry", 500, 10, 600_000)?;
+    section.end(&format!("{fields}, sessions, timeout and retry"))?;
+    Ok(Member { name: section.name.into(), place, sessions, timeout, retry })
+}
+
+fn daemon(section: &mut Section) -> Result<Daemon, Error> {
+    let title = section.title();
+    let (line, address) = section.need("address", "host:port")?;
+    let wrong = || format!("{title}: address = {address}: want host:port, an IPv6 address in brackets");
+    let Some((host, port)) = address.rsplit_once(':') else { return error(line, wrong()) };
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let port = decimal(port).filter(|p| (1..=65535).contains(p));
+    let host = match bare {
+        Some(v6) if v6.parse::<std::net::Ipv6Addr>().is_ok() => v6,
+        None if !host.contains([':', '[', ']']) => host,
+        _ => return error(line, wrong()),
+    };
+    if port.is_none() || ServerName::try_from(host).is_err() {
+        return error(line, wrong());
+    }
+    let server_name = match section.take("server-name") {
+        None => host,
+        Some((_, name)) if ServerName::try_from(name).is_ok() => name,
+        Some((line, name)) => {
+            return error(line, format!("{title}: server-name = {name}: want a DNS name or an IP address"))
+        }
+    };
+    let (_, ca_file) = section.path("ca-file", "/path/to/ca.crt")?;
+    let (_, certificate_file) = section.path("certificate-file", "/path/to/tls.crt")?;
+    let (_, key_file) = section.path("key-file", "/path/to/tls.key")?;
+    Ok(Daemon { address: address.into(), server_name: server_name.into(), ca_file, certificate_file, key_file })
+}
+
+fn module(section: &mut Section) -> Result<Module, Error> {
     let title = section.title();
     let (_, module) = section.path("module", "/path/to/module.so")?;
     let token = match (section.take("token"), section.take("serial")) {
@@ -279,17 +378,7 @@ fn member(section: &mut Section) -> Result<Member, Error> {
         }
     };
     let (_, pin_file) = section.path("pin-file", "/path/to/pin")?;
-    let sessions = match section.take("sessions") {
-        None => 4,
-        Some((line, value)) => match decimal(value) {
-            Some(n @ 1..=64) => n as usize,
-            _ => return error(line, format!("{title}: sessions = {value}: want a number from 1 to 64")),
-        },
-    };
-    let timeout = section.milliseconds("timeout", 2000, 10, 60_000)?;
-    let retry = section.milliseconds("retry", 500, 10, 600_000)?;
-    section.end("module, token, serial, pin-file, sessions, timeout and retry")?;
-    Ok(Member { name: section.name.into(), module, token, pin_file, sessions, timeout, retry })
+    Ok(Module { module, token, pin_file })
 }
 
 fn key(section: &mut Section, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Key, Error> {

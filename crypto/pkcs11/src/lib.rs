@@ -5,15 +5,19 @@
 //! objects come from the [`config`]uration alone; a signature goes to the [`pool`], which asks one [`member`] after the
 //! other as the [`verdict`] on the last one's error says. A member's threads call its [`token`]: its vendor's [`library`].
 
+pub mod asynchronous;
 pub mod config;
 mod inputs;
 pub mod library;
 pub mod member;
 pub mod pool;
+pub mod protocol;
+pub mod remote;
 pub mod slot;
 pub mod spki;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub mod token;
 pub mod verdict;
 
@@ -93,13 +97,24 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
     }
 }
 
+/// How a member's token is reached.
+pub fn token(modules: &mut library::Modules, member: &config::Member) -> Box<dyn token::Token> {
+    match &member.place {
+        config::Place::Module(module) => Box::new(modules.token(module)),
+        config::Place::Daemon(daemon) => Box::new(remote::RemoteToken::new(daemon.clone(), member.timeout)),
+    }
+}
+
 fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, String> {
+    if let Err(e) = asynchronous::prepare() {
+        log(e);
+    }
     let path = config_path(argument)?;
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
     let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
     let mut modules = library::Modules::new(stop_at_exit);
-    let pool = pool::Pool::start(&config, |m| Box::new(modules.token(m)), member::CHECK_INTERVAL, log);
+    let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
     let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
     Ok(Instance { process: process(), slot, modules, finalised, _before: before })
 }

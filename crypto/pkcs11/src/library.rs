@@ -1,8 +1,9 @@
 //! A member's token in the library of its vendor.
 
 use crate::{
-    config::{Key, Member, TokenName},
-    token::{Failure, Mechanism, Request, Result, Session, Token},
+    config::{self, Key, TokenName},
+    spki,
+    token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token},
 };
 use cryptoki_sys::*;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -171,7 +172,7 @@ impl Modules {
 
     /// The token of a member. Its library is loaded here and now, not by a worker: the destructors of a library that is
     /// loaded while the program ends would run while the worker is in it. If it cannot be loaded, the worker will say so.
-    pub fn token(&mut self, member: &Member) -> LibraryToken {
+    pub fn token(&mut self, member: &config::Module) -> LibraryToken {
         let path = &member.module;
         let loaded = self.loaded;
         let new = || {
@@ -250,15 +251,7 @@ impl LibraryToken {
     }
 
     fn pin(&self) -> Result<Zeroizing<Vec<u8>>> {
-        let mut pin = Zeroizing::new(fs::read(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))?);
-        // Editors end a file with a newline; no PIN has one.
-        while let Some(b'\n' | b'\r') = pin.last() {
-            pin.pop();
-        }
-        if pin.is_empty() {
-            return Err(self.no_pin("it is empty"));
-        }
-        Ok(pin)
+        read_pin(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))
     }
 
     /// Logs in, unless this very PIN was refused before.
@@ -322,6 +315,170 @@ impl Drop for LibrarySession {
     }
 }
 
+/// A session that may change the token's objects. It is logged in because the other sessions are.
+struct Writing {
+    functions: Functions,
+    handle: CK_SESSION_HANDLE,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let _ = call!(self.functions, C_CloseSession(self.handle));
+    }
+}
+
+impl LibrarySession {
+    /// The objects of a class with a label, and an ID unless that is empty. Of more than a few there is no need to know.
+    fn objects(&self, class: CK_OBJECT_CLASS, key: &KeyName) -> Result<Vec<CK_OBJECT_HANDLE>> {
+        let mut template = vec![attribute(CKA_CLASS, &class), attribute(CKA_LABEL, key.label.as_bytes())];
+        if !key.id.is_empty() {
+            template.push(attribute(CKA_ID, &key.id[..]));
+        }
+        call!(self.functions, C_FindObjectsInit(self.handle, template.as_mut_ptr(), template.len() as CK_ULONG))?;
+        let (mut found, mut count) = ([0; 8], 0);
+        let search = call!(self.functions, C_FindObjects(self.handle, found.as_mut_ptr(), 8, &mut count));
+        call!(self.functions, C_FindObjectsFinal(self.handle))?;
+        search.map(|()| found[..found.len().min(count as usize)].to_vec())
+    }
+
+    /// The private key with a name: one that stands for two is of no use.
+    fn private(&self, key: &KeyName) -> Result<Option<CK_OBJECT_HANDLE>> {
+        match self.objects(CKO_PRIVATE_KEY, key)?[..] {
+            [] => Ok(None),
+            [handle] => Ok(Some(handle)),
+            _ => Err(Failure::new(CKR_TEMPLATE_INCONSISTENT, format!("several keys are {key}; name one by its ID"))),
+        }
+    }
+
+    /// An attribute of an object; None where it has none.
+    fn value(&self, object: CK_OBJECT_HANDLE, type_: CK_ATTRIBUTE_TYPE) -> Result<Option<Vec<u8>>> {
+        let mut value = vec![0; 4096];
+        let mut wanted = CK_ATTRIBUTE { type_, pValue: value.as_mut_ptr().cast(), ulValueLen: value.len() as CK_ULONG };
+        match call!(self.functions, C_GetAttributeValue(self.handle, object, &mut wanted, 1)) {
+            Ok(()) if wanted.ulValueLen as usize <= value.len() => {
+                value.truncate(wanted.ulValueLen as usize);
+                Ok(Some(value).filter(|v| !v.is_empty()))
+            }
+            Ok(()) => Ok(None),
+            Err(e) if matches!(e.code, CKR_ATTRIBUTE_TYPE_INVALID | CKR_ATTRIBUTE_SENSITIVE) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn number(&self, object: CK_OBJECT_HANDLE, type_: CK_ATTRIBUTE_TYPE) -> Result<Option<CK_ULONG>> {
+        let value = self.value(object, type_)?;
+        Ok(value.and_then(|v| v.try_into().ok()).map(CK_ULONG::from_ne_bytes))
+    }
+
+    /// The SubjectPublicKeyInfo of a private key: what the token says itself, or what its public object tells.
+    fn public_info(&self, private: CK_OBJECT_HANDLE, key: &KeyName) -> Result<Vec<u8>> {
+        let mut public = key.clone();
+        if public.id.is_empty() {
+            public.id = self.value(private, CKA_ID)?.unwrap_or_default();
+        }
+        let mut objects = self.objects(CKO_PUBLIC_KEY, &public)?;
+        // A private object has a modulus, too, and some have a point.
+        objects.push(private);
+        for object in objects {
+            let value = |type_| self.value(object, type_);
+            let told = match self.number(object, CKA_KEY_TYPE)? {
+                Some(CKK_RSA) => value(CKA_MODULUS)?.zip(value(CKA_PUBLIC_EXPONENT)?).map(|(n, e)| spki::rsa(&n, &e)),
+                Some(CKK_EC) => value(CKA_EC_PARAMS)?.zip(value(CKA_EC_POINT)?).map(|(c, p)| spki::ec(&c, &p)),
+                Some(CKK_ML_DSA) => self
+                    .number(object, CKA_PARAMETER_SET)?
+                    .zip(if object == private { None } else { value(CKA_VALUE)? })
+                    .and_then(|(set, v)| spki::ml_dsa(set, &v)),
+                _ => None,
+            };
+            let all = [told, value(CKA_PUBLIC_KEY_INFO)?];
+            if let Some(der) = all.into_iter().flatten().find(|der| spki::PublicKey::from_der(der).is_ok()) {
+                return Ok(der);
+            }
+        }
+        let what = format!("there is no public key for {key}, or one of a type that is not served; import it, too");
+        Err(Failure::new(CKR_KEY_TYPE_INCONSISTENT, what))
+    }
+
+    fn found(&self, private: CK_OBJECT_HANDLE, key: &KeyName) -> Result<Found> {
+        let is = |type_| Ok::<_, Failure>(self.value(private, type_)?.is_some_and(|v| v == [CK_TRUE]));
+        Ok(Found {
+            public: self.public_info(private, key)?,
+            sensitive: is(CKA_SENSITIVE)?,
+            // Of what is not said the worst is assumed.
+            extractable: self.value(private, CKA_EXTRACTABLE)? != Some(vec![CK_FALSE]),
+            local: is(CKA_LOCAL)?,
+        })
+    }
+
+    fn writing(&self) -> Result<Writing> {
+        let mut info = CK_SESSION_INFO::default();
+        call!(self.functions, C_GetSessionInfo(self.handle, &mut info))?;
+        let mut handle = 0;
+        let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
+        call!(self.functions, C_OpenSession(info.slotID, flags, null_mut(), None, &mut handle))?;
+        Ok(Writing { functions: self.functions, handle })
+    }
+
+    fn generate_pair(&self, algorithm: Algorithm, key: &KeyName) -> Result<CK_OBJECT_HANDLE> {
+        let (yes, no) = (CK_TRUE, CK_FALSE);
+        let (bits, set);
+        let mut public = vec![attribute(CKA_TOKEN, &yes), attribute(CKA_PRIVATE, &no), attribute(CKA_VERIFY, &yes)];
+        let mechanism = match algorithm {
+            Algorithm::Rsa { bits: n } => {
+                bits = n;
+                public.push(attribute(CKA_MODULUS_BITS, &bits));
+                public.push(attribute(CKA_PUBLIC_EXPONENT, &[1u8, 0, 1]));
+                CKM_RSA_PKCS_KEY_PAIR_GEN
+            }
+            Algorithm::Ec { curve } => {
+                public.push(attribute(CKA_EC_PARAMS, curve));
+                CKM_EC_KEY_PAIR_GEN
+            }
+            Algorithm::MlDsa { set: n } => {
+                set = n;
+                public.push(attribute(CKA_PARAMETER_SET, &set));
+                CKM_ML_DSA_KEY_PAIR_GEN
+            }
+        };
+        let mut private = vec![
+            attribute(CKA_TOKEN, &yes),
+            attribute(CKA_PRIVATE, &yes),
+            attribute(CKA_SENSITIVE, &yes),
+            attribute(CKA_EXTRACTABLE, &no),
+            attribute(CKA_SIGN, &yes),
+        ];
+        if let Algorithm::Rsa { .. } = algorithm {
+            private.extend([attribute(CKA_DECRYPT, &no), attribute(CKA_UNWRAP, &no)]);
+        }
+        if let Algorithm::Ec { .. } = algorithm {
+            private.push(attribute(CKA_DERIVE, &no));
+        }
+        for template in [&mut public, &mut private] {
+            template.push(attribute(CKA_LABEL, key.label.as_bytes()));
+            if !key.id.is_empty() {
+                template.push(attribute(CKA_ID, &key.id[..]));
+            }
+        }
+        let mut mechanism = CK_MECHANISM { mechanism, pParameter: null_mut(), ulParameterLen: 0 };
+        let session = self.writing()?;
+        let (mut verifies, mut signs) = (0, 0);
+        call!(
+            self.functions,
+            C_GenerateKeyPair(
+                session.handle,
+                &mut mechanism,
+                public.as_mut_ptr(),
+                public.len() as CK_ULONG,
+                private.as_mut_ptr(),
+                private.len() as CK_ULONG,
+                &mut verifies,
+                &mut signs
+            )
+        )?;
+        Ok(signs)
+    }
+}
+
 fn attribute<T: ?Sized>(type_: CK_ATTRIBUTE_TYPE, value: &T) -> CK_ATTRIBUTE {
     let len = size_of_val(value) as CK_ULONG;
     CK_ATTRIBUTE { type_, pValue: (&raw const *value).cast_mut().cast(), ulValueLen: len }
@@ -329,16 +486,7 @@ fn attribute<T: ?Sized>(type_: CK_ATTRIBUTE_TYPE, value: &T) -> CK_ATTRIBUTE {
 
 impl Session for LibrarySession {
     fn find(&mut self, key: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
-        let class = CKO_PRIVATE_KEY;
-        let mut template = vec![attribute(CKA_CLASS, &class), attribute(CKA_LABEL, key.label.as_bytes())];
-        if !key.id.is_empty() {
-            template.push(attribute(CKA_ID, &key.id[..]));
-        }
-        call!(self.functions, C_FindObjectsInit(self.handle, template.as_mut_ptr(), template.len() as CK_ULONG))?;
-        let (mut found, mut count) = (0, 0);
-        let search = call!(self.functions, C_FindObjects(self.handle, &mut found, 1, &mut count));
-        call!(self.functions, C_FindObjectsFinal(self.handle))?;
-        search.map(|()| (count == 1).then_some(found))
+        Ok(self.objects(CKO_PRIVATE_KEY, &key.name())?.first().copied())
     }
 
     fn sign(&mut self, key: CK_OBJECT_HANDLE, request: &Request, len: usize) -> Result<Vec<u8>> {
@@ -391,5 +539,114 @@ impl Session for LibrarySession {
         // A session's state may be the library's memory; the token's is more often the device's word.
         let mut token = CK_TOKEN_INFO::default();
         call!(self.functions, C_GetTokenInfo(info.slotID, &mut token))
+    }
+
+    fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {
+        match self.private(key)? {
+            Some(private) => self.found(private, key).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn generate(&mut self, algorithm: Algorithm, key: &KeyName) -> Result<Found> {
+        let label = KeyName { label: key.label.clone(), id: vec![] };
+        for class in [CKO_PRIVATE_KEY, CKO_PUBLIC_KEY] {
+            if !self.objects(class, &label)?.is_empty() {
+                let what = format!("an object is labelled {label} already; choose another label, or retire it");
+                return Err(Failure::new(CKR_ATTRIBUTE_VALUE_INVALID, what));
+            }
+        }
+        let private = self.generate_pair(algorithm, key)?;
+        let found = self.found(private, key)?;
+        if !found.sensitive || found.extractable || !found.local {
+            self.retire(key)?;
+            let what = format!("the token made {key} so that it can leave; that key is destroyed");
+            return Err(Failure::new(CKR_FUNCTION_FAILED, what));
+        }
+        Ok(found)
+    }
+
+    fn retire(&mut self, key: &KeyName) -> Result<()> {
+        let Some(private) = self.private(key)? else {
+            return Err(Failure::new(CKR_KEY_HANDLE_INVALID, format!("there is no private key {key}")));
+        };
+        let mut public = key.clone();
+        if public.id.is_empty() {
+            public.id = self.value(private, CKA_ID)?.unwrap_or_default();
+        }
+        let public = self.objects(CKO_PUBLIC_KEY, &public)?;
+        let session = self.writing()?;
+        // The private one last: until it is gone, the key is found and can be retired again.
+        for object in public.into_iter().chain([private]) {
+            call!(self.functions, C_DestroyObject(session.handle, object))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a token with a label in a module that has an empty slot, and gives it a PIN: soft tokens, for development. What is
+/// done already is left as it is. Says whether there was something to do.
+pub fn initialise_token(module: &Path, label: &str, so_pin: &[u8], pin: &[u8]) -> Result<bool> {
+    let functions = Module::load(module)?;
+    Module::initialise(functions)?;
+    let done = initialise_slot(functions, label, so_pin, pin);
+    let _ = call!(functions, C_Finalize(null_mut()));
+    done
+}
+
+fn initialise_slot(functions: Functions, label: &str, so_pin: &[u8], pin: &[u8]) -> Result<bool> {
+    let tokens = || -> Result<Vec<(CK_SLOT_ID, CK_TOKEN_INFO)>> {
+        let (mut slots, mut count) = ([0; 256], 256);
+        call!(functions, C_GetSlotList(CK_TRUE, slots.as_mut_ptr(), &mut count))?;
+        let mut tokens = vec![];
+        for &slot in &slots[..slots.len().min(count as usize)] {
+            let mut info = CK_TOKEN_INFO::default();
+            if call!(functions, C_GetTokenInfo(slot, &mut info)).is_ok() {
+                tokens.push((slot, info));
+            }
+        }
+        Ok(tokens)
+    };
+    let named =
+        |info: &CK_TOKEN_INFO| info.flags & CKF_TOKEN_INITIALIZED != 0 && padded(&info.label) == label.as_bytes();
+    let mut found = tokens()?.into_iter().find(|(_, info)| named(info));
+    if found.is_none() {
+        let empty = tokens()?.into_iter().find(|(_, info)| info.flags & CKF_TOKEN_INITIALIZED == 0);
+        let Some((slot, _)) = empty else {
+            return Err(Failure::new(CKR_TOKEN_NOT_PRESENT, format!("no slot is free for a token {label:?}")));
+        };
+        let mut name = [b' '; 32];
+        name[..label.len()].copy_from_slice(label.as_bytes());
+        let (so_pin, len) = (so_pin.as_ptr().cast_mut(), so_pin.len() as CK_ULONG);
+        call!(functions, C_InitToken(slot, so_pin, len, name.as_mut_ptr()))?;
+        // Its slot may have another number now.
+        found = tokens()?.into_iter().find(|(_, info)| named(info));
+    }
+    let Some((slot, info)) = found else {
+        return Err(Failure::new(CKR_TOKEN_NOT_PRESENT, format!("the new token {label:?} is not there")));
+    };
+    if info.flags & CKF_USER_PIN_INITIALIZED != 0 {
+        return Ok(false);
+    }
+    let mut handle = 0;
+    let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
+    call!(functions, C_OpenSession(slot, flags, null_mut(), None, &mut handle))?;
+    let session = Writing { functions, handle };
+    call!(functions, C_Login(session.handle, CKU_SO, so_pin.as_ptr().cast_mut(), so_pin.len() as CK_ULONG))?;
+    call!(functions, C_InitPIN(session.handle, pin.as_ptr().cast_mut(), pin.len() as CK_ULONG))?;
+    let _ = call!(functions, C_Logout(session.handle));
+    Ok(true)
+}
+
+/// A PIN from its file.
+pub fn read_pin(path: &Path) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut pin = Zeroizing::new(fs::read(path)?);
+    // Editors end a file with a newline; no PIN has one.
+    while let Some(b'\n' | b'\r') = pin.last() {
+        pin.pop();
+    }
+    match pin.is_empty() {
+        true => Err(std::io::Error::other("it is empty")),
+        false => Ok(pin),
     }
 }

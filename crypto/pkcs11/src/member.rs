@@ -4,9 +4,10 @@
 //! and go to another member when it has passed. A worker that hangs is one session less until its call returns.
 
 use crate::{
-    config::{Config, Member as Settings},
+    asynchronous::Waiter,
+    config::Member as Settings,
     library::lock,
-    token::{Failure, Request, Result, Session, Token},
+    token::{Failure, KeyName, Request, Result, Session, Token},
     verdict::Verdict,
 };
 use cryptoki_sys::*;
@@ -30,10 +31,19 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
 struct Job {
-    request: Arc<Request>,
+    work: Work,
     progress: Mutex<Progress>,
-    changed: Condvar,
+    waiter: Waiter,
 }
+
+#[derive(Clone)]
+enum Work {
+    Sign(Arc<Request>),
+    /// What hsmd does besides signing. Its result is left where it knows.
+    Call(Arc<Call>),
+}
+
+type Call = dyn Fn(&mut dyn Session) -> Result<()> + Send + Sync;
 
 enum Progress {
     Queued,
@@ -58,7 +68,9 @@ struct Queue {
     /// How often the member went down: sessions from before are closed.
     failures: u64,
     /// Keys that were found: if one is not found any more, the token is gone, whatever its library says.
-    found: HashSet<usize>,
+    found: HashSet<KeyName>,
+    /// How often a key was made or destroyed through this member: handles from before are searched anew.
+    changes: u64,
     /// When a worker last came back from the library.
     answered: Instant,
     /// The last failure that was told, so that it is not told with every attempt.
@@ -69,7 +81,6 @@ struct Queue {
 
 pub struct Member {
     settings: Settings,
-    config: Arc<Config>,
     token: Box<dyn Token>,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -79,13 +90,7 @@ pub struct Member {
 
 impl Member {
     /// Starts the workers; they connect at once.
-    pub fn start(
-        settings: Settings,
-        config: Arc<Config>,
-        token: Box<dyn Token>,
-        check_interval: Duration,
-        log: fn(&str),
-    ) -> Arc<Member> {
+    pub fn start(settings: Settings, token: Box<dyn Token>, check_interval: Duration, log: fn(&str)) -> Arc<Member> {
         let queue = Queue {
             jobs: VecDeque::new(),
             state: State::Starting,
@@ -96,13 +101,14 @@ impl Member {
             hangs: 0,
             failures: 0,
             found: HashSet::new(),
+            changes: 0,
             answered: Instant::now(),
             told: String::new(),
             stopping: false,
             workers: 0,
         };
         let (queue, work) = (Mutex::new(queue), Condvar::new());
-        let member = Arc::new(Member { settings, config, token, queue, work, check_interval, log });
+        let member = Arc::new(Member { settings, token, queue, work, check_interval, log });
         for _ in 0..member.settings.sessions {
             let worker = member.clone();
             lock(&member.queue).workers += 1;
@@ -125,11 +131,50 @@ impl Member {
         lock(&self.queue).state
     }
 
+    /// How many sessions are open.
+    pub fn sessions(&self) -> usize {
+        lock(&self.queue).open
+    }
+
+    /// Why it is down; empty if it is not.
+    pub fn last_error(&self) -> String {
+        lock(&self.queue).told.clone()
+    }
+
     /// Has a worker make one signature, and waits for it until the time-out.
     pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
-        let deadline = Instant::now() + self.settings.timeout;
-        let job = Job { request: request.clone(), progress: Mutex::new(Progress::Queued), changed: Condvar::new() };
-        let job = Arc::new(job);
+        self.wait(Work::Sign(request.clone()), self.settings.timeout)
+    }
+
+    /// Has a worker do something else with its session, which may take longer than a signature, and more than once if the
+    /// session is lost under it.
+    pub fn call<T: Send + 'static>(
+        &self,
+        time: Duration,
+        f: impl Fn(&mut dyn Session) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let result = Arc::new(Mutex::new(None));
+        let place = result.clone();
+        let call = move |session: &mut dyn Session| {
+            let done = f(session)?;
+            *lock(&place) = Some(done);
+            Ok(())
+        };
+        self.wait(Work::Call(Arc::new(call)), time)?;
+        let done = lock(&result).take();
+        done.ok_or_else(|| Failure::new(CKR_GENERAL_ERROR, "no result"))
+    }
+
+    /// A key was made or destroyed through this member: it is no sign of a lost token if it is not found any more.
+    pub fn key_changed(&self, key: &KeyName) {
+        let mut queue = lock(&self.queue);
+        queue.found.retain(|found| found.label != key.label);
+        queue.changes += 1;
+    }
+
+    fn wait(&self, work: Work, time: Duration) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + time;
+        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), waiter: Waiter::for_caller() });
         {
             let mut queue = lock(&self.queue);
             if queue.stopping || queue.state == State::Down && queue.idle == 0 {
@@ -138,29 +183,22 @@ impl Member {
             queue.jobs.push_back(job.clone());
         }
         self.work.notify_one();
-        let mut progress = lock(&job.progress);
-        loop {
-            if let Progress::Done(result) = &mut *progress {
-                return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            progress = job.changed.wait_timeout(progress, left).unwrap_or_else(|e| e.into_inner()).0;
+        let mut progress = job.waiter.wait(&job.progress, deadline, |p| matches!(p, Progress::Done(_)));
+        if let Progress::Done(result) = &mut *progress {
+            return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
         }
         let started = matches!(*progress, Progress::Started);
         *progress = Progress::Abandoned;
         drop(progress);
-        let time = self.settings.timeout.as_millis();
         // All workers may hang in a check, or in the library's first call: then nobody has answered for as long.
         let hangs = {
             let mut queue = lock(&self.queue);
             queue.jobs.retain(|j| !Arc::ptr_eq(j, &job));
-            let hangs = started || queue.answered.elapsed() >= self.settings.timeout;
+            let hangs = started || queue.answered.elapsed() >= time;
             queue.hangs = (queue.hangs + hangs as u32).min(6);
             hangs
         };
+        let time = time.as_millis();
         if hangs {
             let failure = Failure::new(CKR_DEVICE_ERROR, format!("no answer in {time} ms"));
             self.went_down(&failure);
@@ -213,7 +251,8 @@ impl Member {
     }
 
     fn work(&self) {
-        let mut connection = Connection { member: self, session: None, handles: HashMap::new(), failures: 0 };
+        let mut connection =
+            Connection { member: self, session: None, handles: HashMap::new(), failures: 0, changes: 0 };
         if self.attempt(&mut connection).is_ok() {
             self.went_up();
         }
@@ -221,7 +260,10 @@ impl Member {
             lock(&self.queue).answered = Instant::now();
             match self.next(&connection) {
                 Task::Sign(job) => {
-                    let result = connection.sign(&job.request);
+                    let result = match &job.work {
+                        Work::Sign(request) => connection.sign(request),
+                        Work::Call(call) => connection.with_session(|c| call(&mut **c.session()?)).map(|()| vec![]),
+                    };
                     if let Err(e) = &result {
                         if matches!(e.verdict(), Verdict::Device | Verdict::Pin) {
                             self.went_down(e);
@@ -232,7 +274,7 @@ impl Member {
                     let mut progress = lock(&job.progress);
                     if !matches!(*progress, Progress::Abandoned) {
                         *progress = Progress::Done(result);
-                        job.changed.notify_one();
+                        job.waiter.tell();
                     }
                 }
                 Task::Probe => {
@@ -316,9 +358,11 @@ enum Task {
 struct Connection<'a> {
     member: &'a Member,
     session: Option<Box<dyn Session>>,
-    handles: HashMap<usize, CK_OBJECT_HANDLE>,
+    handles: HashMap<KeyName, CK_OBJECT_HANDLE>,
     /// The member's when the session was opened.
     failures: u64,
+    /// The member's when the handles were found.
+    changes: u64,
 }
 
 impl Connection<'_> {
@@ -381,16 +425,21 @@ impl Connection<'_> {
     }
 
     fn sign(&mut self, request: &Request) -> Result<Vec<u8>> {
-        let config = self.member.config.clone();
-        let key = &config.keys[request.key];
+        let key = &request.key;
+        let name = key.name();
+        let changes = lock(&self.member.queue).changes;
+        if self.changes != changes {
+            self.changes = changes;
+            self.handles.clear();
+        }
         self.with_session(|c| {
-            let handle = match c.handles.get(&request.key) {
+            let handle = match c.handles.get(&name) {
                 Some(handle) => *handle,
                 None => {
                     let found = c.session()?.find(key)?;
                     let mut queue = lock(&c.member.queue);
                     let Some(handle) = found else {
-                        let code = match queue.found.remove(&request.key) {
+                        let code = match queue.found.remove(&name) {
                             true => CKR_TOKEN_NOT_PRESENT,
                             false => CKR_KEY_HANDLE_INVALID,
                         };
@@ -399,9 +448,9 @@ impl Connection<'_> {
                             format!("no private key with label {:?} and its ID", key.label),
                         ));
                     };
-                    queue.found.insert(request.key);
+                    queue.found.insert(name.clone());
                     drop(queue);
-                    c.handles.insert(request.key, handle);
+                    c.handles.insert(name.clone(), handle);
                     handle
                 }
             };

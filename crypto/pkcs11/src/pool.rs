@@ -35,7 +35,7 @@ impl Pool {
         check_interval: Duration,
         log: fn(&str),
     ) -> Pool {
-        let start = |m: &crate::config::Member| Member::start(m.clone(), config.clone(), token(m), check_interval, log);
+        let start = |m: &crate::config::Member| Member::start(m.clone(), token(m), check_interval, log);
         let members = config.members.iter().map(start).collect();
         Pool { order: config.order, members, turn: AtomicUsize::new(0), told: Mutex::default(), log }
     }

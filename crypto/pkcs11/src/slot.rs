@@ -136,7 +136,7 @@ pub fn mechanisms(config: &Config) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)
     list
 }
 
-fn fits(mechanism: &Mechanism, kind: &Kind) -> bool {
+pub fn fits(mechanism: &Mechanism, kind: &Kind) -> bool {
     match mechanism {
         Mechanism::RsaPkcs | Mechanism::RsaRaw | Mechanism::RsaPss { .. } => matches!(kind, Kind::Rsa { .. }),
         Mechanism::Ecdsa => matches!(kind, Kind::Ec { .. }),
@@ -145,7 +145,7 @@ fn fits(mechanism: &Mechanism, kind: &Kind) -> bool {
 }
 
 /// The longest input of a mechanism with a key.
-fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
+pub fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
     match (mechanism, kind) {
         // PKCS #1 v1.5 padding takes 11 bytes.
         (Mechanism::RsaPkcs, Kind::Rsa { modulus, .. }) => modulus.len() - 11,
@@ -333,7 +333,7 @@ impl Slot {
         };
         // The session is not locked while a member works: nobody may wait for an HSM who does not use it.
         drop(operations);
-        let request = Request { key: signing.key, mechanism: signing.mechanism, data };
+        let request = Request { key: self.config.keys[signing.key].clone(), mechanism: signing.mechanism, data };
         let signature = self.pool.sign(request).map_err(|e| e.code)?;
         room[..len].copy_from_slice(&signature);
         Ok(len)

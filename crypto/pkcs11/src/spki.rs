@@ -68,6 +68,7 @@ impl PublicKey {
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
 const OID: u8 = 0x06;
 
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
@@ -145,6 +146,47 @@ fn kind(der: &[u8]) -> Option<Option<Kind>> {
     let Some([arc]) = oid.strip_prefix(ML_DSA) else { return Some(None) };
     let Some(&(_, set, len, signature)) = ML_DSA_SETS.iter().find(|s| s.0 == *arc) else { return Some(None) };
     (key.len() == len && algorithm.is_empty()).then(|| Some(Kind::MlDsa { set, value: key.into(), signature }))
+}
+
+/// DER's element with a tag.
+fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|p| p.len()).sum();
+    let mut der = vec![tag];
+    match len {
+        0..=0x7f => der.push(len as u8),
+        0x80..=0xff => der.extend([0x81, len as u8]),
+        _ => der.extend([0x82, (len >> 8) as u8, len as u8]),
+    }
+    parts.iter().for_each(|p| der.extend(*p));
+    der
+}
+
+fn integer(number: &[u8]) -> Vec<u8> {
+    let zeros = number.iter().take_while(|b| **b == 0).count();
+    let number = &number[zeros..];
+    let sign: &[u8] = if number.first().is_none_or(|b| b & 0x80 != 0) { &[0] } else { &[] };
+    element(INTEGER, &[sign, number])
+}
+
+fn info(algorithm: &[&[u8]], key: &[u8]) -> Vec<u8> {
+    element(SEQUENCE, &[&element(SEQUENCE, algorithm), &element(BIT_STRING, &[&[0], key])])
+}
+
+/// The SubjectPublicKeyInfo of what a token tells of a public key, in the words of PKCS#11. Whether there is such a key is
+/// seen when it is read.
+pub fn rsa(modulus: &[u8], exponent: &[u8]) -> Vec<u8> {
+    info(&[&element(OID, &[RSA]), &[5, 0]], &element(SEQUENCE, &[&integer(modulus), &integer(exponent)]))
+}
+
+/// CKA_EC_POINT is an OCTET STRING with the point; some tokens leave that away.
+pub fn ec(curve: &[u8], point: &[u8]) -> Vec<u8> {
+    info(&[&element(OID, &[EC]), curve], only(point, OCTET_STRING).unwrap_or(point))
+}
+
+/// None for a parameter set that is not known.
+pub fn ml_dsa(set: CK_ULONG, value: &[u8]) -> Option<Vec<u8>> {
+    let (arc, ..) = ML_DSA_SETS.iter().find(|s| s.1 == set)?;
+    Some(info(&[&element(OID, &[ML_DSA, &[*arc]])], value))
 }
 
 fn base64(text: &str) -> Option<Vec<u8>> {

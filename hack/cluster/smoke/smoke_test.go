@@ -6,6 +6,7 @@
 package smoke
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	_ "embed"
@@ -54,6 +55,7 @@ func TestCluster(t *testing.T) {
 	t.Logf("up with two nodes: %.1f s", time.Since(begin).Seconds())
 	t.Run("up is idempotent and refuses other parameters", x.sub(testUpAgain))
 	x.run("load", x.archive)
+	x.waitSchedulable()
 	x.apply(objects)
 	for _, c := range []struct {
 		name string
@@ -109,7 +111,7 @@ func TestRunTakesTheClusterDownWhateverHappens(t *testing.T) {
 	t.Run("SIGTERM ends the command, what it left running, and the cluster", func(t *testing.T) {
 		marker := filepath.Join(t.TempDir(), "started")
 		cmd := start("sh", "-c", "sleep 987654 & touch "+marker+"; wait")
-		x.eventually(time.Minute, func() error { _, err := os.Stat(marker); return err })
+		x.eventually(func() error { _, err := os.Stat(marker); return err })
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func TestRunTakesTheClusterDownWhateverHappens(t *testing.T) {
 	})
 	t.Run("SIGINT during the start", func(t *testing.T) {
 		cmd := start("true")
-		x.eventually(time.Minute, func() error { return expect(x.try("status"), "cp") })
+		x.eventually(func() error { return expect(x.try("status"), "cp") })
 		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -135,12 +137,12 @@ func TestRunTakesTheClusterDownWhateverHappens(t *testing.T) {
 	t.Run("after SIGKILL the machines end by themselves and the next command cleans up", func(t *testing.T) {
 		marker := filepath.Join(t.TempDir(), "started")
 		cmd := start("sh", "-c", "touch "+marker+"; sleep 3")
-		x.eventually(time.Minute, func() error { _, err := os.Stat(marker); return err })
+		x.eventually(func() error { _, err := os.Stat(marker); return err })
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		x.eventually(10*time.Second, func() error {
+		x.eventually(func() error {
 			if n := len(look(t, x.cluster).processes); n > 0 {
 				return fmt.Errorf("%d processes of the cluster are left", n)
 			}
@@ -160,7 +162,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		server := &http.Server{Addr: "127.0.0.1:16444", ReadHeaderTimeout: time.Second}
 		go func() { _ = server.ListenAndServe() }()
 		defer server.Close()
-		x.eventually(5*time.Second, func() error { return dial("127.0.0.1:16444") })
+		x.eventually(func() error { return dial("127.0.0.1:16444") })
 		mustSay(t, x.try("up", "--port=16444"), "port 16444 of 127.0.0.1 is taken", "--port")
 		look(t, x.cluster).mustBeEmpty(t)
 	})
@@ -186,11 +188,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 }
 
 func testUpAgain(x *tools) {
-	begin := time.Now()
 	mustSay(x.t, x.try("up", "--nodes=2", "--metrics-server", "--kwok"), "already up")
-	if took := time.Since(begin); took > 2*time.Second {
-		x.t.Errorf("took %s", took)
-	}
 	r := x.try("up", "--nodes=1")
 	mustSay(x.t, r, "other parameters", "qtls-cluster down")
 	if r.err == nil {
@@ -201,13 +199,13 @@ func testUpAgain(x *tools) {
 }
 
 func testService(x *tools) {
-	x.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+	x.kubectl("rollout", "status", "deployment/web", "--timeout="+patience.String())
 	nodes := strings.Fields(x.kubectl("get", "pods", "--selector=app=web", "--output=jsonpath={.items[*].spec.nodeName}"))
 	if len(nodes) != 2 || nodes[0] == nodes[1] {
 		x.t.Errorf("the pods are on %v", nodes)
 	}
 	seen := map[string]bool{}
-	x.eventually(30*time.Second, func() error {
+	x.eventually(func() error {
 		answer, err := x.tryKubectl("exec", "deployment/web", "--", "/app", "get", "http://web.default.svc.cluster.local")
 		if err != nil {
 			return err
@@ -219,17 +217,17 @@ func testService(x *tools) {
 		return nil
 	})
 	// The same from a node, with the node's view of names and Services.
-	x.eventually(10*time.Second, func() error {
+	x.eventually(func() error {
 		return expect(x.try("exec", "--node=n2", "--", x.app, "get", "http://web.default.svc.cluster.local"), "web-")
 	})
 }
 
 func testPorts(x *tools) {
-	x.kubectl("wait", "--for=condition=Ready", "pod/hostport", "--timeout=60s")
+	x.kubectl("wait", "--for=condition=Ready", "pod/hostport", "--timeout="+patience.String())
 	for _, url := range []string{"http://10.70.0.11:30080", "http://10.70.0.12:30080"} {
-		x.eventually(10*time.Second, func() error { return expect(x.try("exec", "--", x.app, "get", url), "web-") })
+		x.eventually(func() error { return expect(x.try("exec", "--", x.app, "get", url), "web-") })
 	}
-	x.eventually(10*time.Second, func() error {
+	x.eventually(func() error {
 		return expect(x.try("exec", "--", x.app, "get", "http://10.70.0.11:8088"), "hostport")
 	})
 }
@@ -240,14 +238,26 @@ func testStreams(x *tools) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, x.kubectlPath, "port-forward", "service/web", "18080:80")
+	cmd := exec.CommandContext(ctx, x.kubectlPath, "port-forward", "service/web", ":80") // it chooses a port that is free
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+x.kubeconfig)
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		x.t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		x.t.Fatal(err)
 	}
 	defer func() { cancel(); _ = cmd.Wait() }()
-	x.eventually(20*time.Second, func() error {
-		resp, err := http.Get("http://127.0.0.1:18080")
+	var port int
+	lines := bufio.NewReader(said)
+	if line, err := lines.ReadString('\n'); err != nil {
+		x.t.Fatal(err)
+	} else if _, err := fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d ->", &port); err != nil {
+		x.t.Fatalf("port-forward printed %q: %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, lines) }()
+	x.eventually(func() error {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d", port))
 		if err != nil {
 			return err
 		}
@@ -267,7 +277,7 @@ func testCPULimit(x *tools) {
 		x.t.Fatal(err)
 	}
 	x.t.Logf("with a limit of 0.2 CPUs a busy loop got %.2f", share)
-	if share < 0.05 || share > 0.3 {
+	if share > 0.3 { // less says only that the machine is busy
 		x.t.Errorf("a limit of 0.2 CPUs gave %.2f", share)
 	}
 }
@@ -280,11 +290,17 @@ func testMemoryLimit(x *tools) {
 }
 
 func testVolume(x *tools) {
-	x.kubectl("rollout", "status", "statefulset/keep", "--timeout=60s")
-	first := x.kubectl("logs", "keep-0")
+	x.kubectl("rollout", "status", "statefulset/keep", "--timeout="+patience.String())
+	var first string
+	x.eventually(func() (err error) {
+		if first, err = x.tryKubectl("logs", "keep-0"); err == nil && first == "" {
+			err = errors.New("it has printed nothing yet")
+		}
+		return err
+	})
 	x.kubectl("delete", "pod", "keep-0")
-	x.kubectl("rollout", "status", "statefulset/keep", "--timeout=60s")
-	x.eventually(20*time.Second, func() error {
+	x.kubectl("rollout", "status", "statefulset/keep", "--timeout="+patience.String())
+	x.eventually(func() error {
 		second, err := x.tryKubectl("logs", "keep-0")
 		if err == nil && (second != first || second == "") {
 			err = fmt.Errorf("first %q, then %q", first, second)
@@ -294,7 +310,7 @@ func testVolume(x *tools) {
 }
 
 func testIndexedJob(x *tools) {
-	x.kubectl("wait", "--for=condition=Complete", "job/indexed", "--timeout=60s")
+	x.kubectl("wait", "--for=condition=Complete", "job/indexed", "--timeout="+patience.String())
 	logs := x.kubectl("logs", "--selector=job-name=indexed")
 	for i := range 3 {
 		if !strings.Contains(logs, fmt.Sprintf("index %d\n", i)) {
@@ -304,7 +320,7 @@ func testIndexedJob(x *tools) {
 }
 
 func testMetrics(x *tools) {
-	x.eventually(90*time.Second, func() error {
+	x.eventually(func() error {
 		out, err := x.tryKubectl("top", "nodes", "--no-headers")
 		if err != nil {
 			return err
@@ -317,18 +333,21 @@ func testMetrics(x *tools) {
 }
 
 func testKwok(x *tools) {
-	x.kubectl("wait", "--for=condition=Ready", "node/fake", "--timeout=30s")
-	x.kubectl("wait", "--for=condition=Ready", "pod/faked", "--timeout=30s")
+	x.kubectl("wait", "--for=condition=Ready", "node/fake", "--timeout="+patience.String())
+	x.kubectl("wait", "--for=condition=Ready", "pod/faked", "--timeout="+patience.String())
 }
 
 func testCertManager(x *tools) {
 	x.run("cert-manager")
 	x.apply(certificates)
-	x.kubectl("wait", "--for=condition=Ready", "certificate/leaf", "--timeout=30s")
-	_, err := x.kubectlIn(strings.Replace(certificates, "secretName: leaf", "secretName: leaf, duration: 1h, renewBefore: 2h", 1), "apply", "--server-side", "--filename=-")
-	if err == nil || !strings.Contains(err.Error(), `admission webhook "webhook.cert-manager.io" denied the request`) {
-		x.t.Errorf("a certificate that is renewed before it begins: %v", err)
-	}
+	x.kubectl("wait", "--for=condition=Ready", "certificate/leaf", "--timeout="+patience.String())
+	x.eventually(func() error {
+		_, err := x.kubectlIn(strings.Replace(certificates, "secretName: leaf", "secretName: leaf, duration: 1h, renewBefore: 2h", 1), "apply", "--server-side", "--filename=-")
+		if err == nil || !strings.Contains(err.Error(), `admission webhook "webhook.cert-manager.io" denied the request`) {
+			return fmt.Errorf("a certificate that is renewed before it begins: %w", err)
+		}
+		return nil
+	})
 	x.run("cert-manager") // twice is fine
 }
 
@@ -372,7 +391,7 @@ func testKillAndBoot(x *tools) {
 	mustSay(x.t, x.try("status"), "off")
 	mustSay(x.t, x.try("node", "kill", "n2"), "off already")
 	x.waitNode("n2", "Unknown")
-	x.eventually(60*time.Second, func() error {
+	x.eventually(func() error {
 		out, err := x.tryKubectl("get", "pods", "--selector=app=web", "--field-selector=spec.nodeName=n1", "--output=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}")
 		if err == nil && out != "True True" {
 			err = fmt.Errorf("the pods on n1 are ready: %q", out)
@@ -382,8 +401,9 @@ func testKillAndBoot(x *tools) {
 	x.run("node", "boot", "n2")
 	x.waitNode("n2", "True")
 	// It runs pods again, from the images that are still on its disk.
+	x.waitSchedulable()
 	x.kubectl("delete", "pod", "--selector=app=web", "--wait=false")
-	x.eventually(60*time.Second, func() error {
+	x.eventually(func() error {
 		out, err := x.tryKubectl("get", "pods", "--selector=app=web", "--field-selector=spec.nodeName=n2,status.phase=Running", "--output=name")
 		if err == nil && out == "" {
 			err = errors.New("no pod runs on n2")

@@ -86,7 +86,10 @@ func (x *tools) dump() {
 	}
 }
 
-func (x *tools) eventually(patience time.Duration, check func() error) {
+// patience is how long anything may take: much longer than it does, for a machine may be busy with other things.
+const patience = 5 * time.Minute
+
+func (x *tools) eventually(check func() error) {
 	x.t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -103,14 +106,14 @@ func (x *tools) eventually(patience time.Duration, check func() error) {
 
 func (x *tools) waitPhase(pod, phase string) {
 	x.t.Helper()
-	x.kubectl("wait", "--for=jsonpath={.status.phase}="+phase, "pod/"+pod, "--timeout=60s")
+	x.kubectl("wait", "--for=jsonpath={.status.phase}="+phase, "pod/"+pod, "--timeout="+patience.String())
 }
 
 // waitNode waits until the node's condition Ready has a status, and says how long that took.
 func (x *tools) waitNode(name, status string) {
 	x.t.Helper()
 	begin := time.Now()
-	x.eventually(60*time.Second, func() error {
+	x.eventually(func() error {
 		out, err := x.tryKubectl("get", "node", name, "--output=jsonpath={.status.conditions[?(@.type=='Ready')].status}")
 		if err == nil && out != status {
 			err = fmt.Errorf("Ready of %s is %q", name, out)
@@ -118,6 +121,18 @@ func (x *tools) waitNode(name, status string) {
 		return err
 	})
 	x.t.Logf("%s became Ready=%s after %.1f s", name, status, time.Since(begin).Seconds())
+}
+
+// waitSchedulable waits until no node keeps pods away: that ends a moment after it is ready.
+func (x *tools) waitSchedulable() {
+	x.t.Helper()
+	x.eventually(func() error {
+		out, err := x.tryKubectl("get", "nodes", "n1", "n2", "--output=jsonpath={.items[*].spec.taints}")
+		if err == nil && out != "" {
+			err = fmt.Errorf("taints %s", out)
+		}
+		return err
+	})
 }
 
 // expect is an error unless the command succeeded and printed the text.

@@ -104,14 +104,12 @@ func TestAnErrorTellsNoSecret(t *testing.T) {
 }
 
 func TestACommandEndsWithItsContext(t *testing.T) {
-	silent := listen(t, func(string) string { time.Sleep(time.Second); return "" })
+	end := make(chan struct{})
+	defer close(end)
+	silent := listen(t, func(string) string { <-end; return "" })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	started := time.Now()
 	if _, err := silent.do(ctx, "show info"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error: %v", err)
-	}
-	if took := time.Since(started); took > 500*time.Millisecond {
-		t.Errorf("took %s", took)
 	}
 }

@@ -32,6 +32,9 @@ const Variable = "QTLS_REDIS_ROOTFS"
 // host is what the certificates are for: tests reach each server by its port.
 const host = "localhost"
 
+// patience is with what has to happen; how soon it does is not tested.
+const patience = time.Minute
+
 // admin is a user that may do everything; only tests have one.
 const admin = "admin"
 
@@ -47,6 +50,7 @@ type Server struct {
 	environment []string
 	listens     bool // is all that is waited for
 	process     *exec.Cmd
+	ended       chan struct{} // closed when the process has
 	admin       *redis.Client
 }
 
@@ -141,21 +145,29 @@ func (s *Server) prepare() {
 		}
 	}
 	s.admin = redis.NewClient(&redis.Options{Addr: s.Address(), Username: admin, Password: admin, Protocol: 2, DisableIdentity: true,
-		PoolSize: 1, MaxRetries: 3, TLSConfig: s.TLS()})
+		PoolSize: 1, MaxRetries: 3, TLSConfig: s.TLS(), DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience})
 }
 
-// FreePort is none of those that the system gives to clients: one of them could
-// take it while a server is down.
+// FreePort is a port of the test's own until that ends, also while no server
+// listens there: it is none of those that the system gives to clients, and other
+// tests, which may be other processes, see by an abstract socket that it is
+// taken.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	var err error
 	for range 100 {
 		port := 20000 + rand.N(12000)
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
-			l.Close()
-			return port
+		var taken, l net.Listener
+		if taken, err = net.Listen("unix", fmt.Sprintf("@qtls-test-port-%d", port)); err != nil {
+			continue
 		}
+		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
+			taken.Close()
+			continue
+		}
+		l.Close()
+		t.Cleanup(func() { taken.Close() })
+		return port
 	}
 	t.Fatalf("no free port: %v", err)
 	return 0
@@ -196,11 +208,19 @@ func (s *Server) launch() {
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for err = s.ping(); err != nil && time.Now().Before(deadline); err = s.ping() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	if err != nil {
+	s.ended = make(chan struct{})
+	go func(process *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		_ = process.Wait()
+	}(s.process, s.ended)
+	deadline := time.After(patience)
+	for err = s.ping(); err != nil; err = s.ping() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+			continue
+		case <-s.ended:
+		case <-deadline:
+		}
 		text, _ := os.ReadFile(s.log())
 		s.t.Fatalf("the server does not answer: %v; its log:\n%s", err, text)
 	}
@@ -217,12 +237,12 @@ func (s *Server) ping() error {
 		}
 		return err
 	}
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Second}, Config: s.TLS()}).Dial("tcp", s.Address())
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: s.TLS()}).Dial("tcp", s.Address())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(conn, "AUTH %s any\r\nPING\r\n", embedded.Probe); err != nil {
 		return err
 	}
@@ -303,11 +323,11 @@ func (s *Server) Memory() int {
 // Stop kills the server; with it goes all that it holds.
 func (s *Server) Stop() {
 	s.t.Helper()
-	if s.process == nil || s.process.Process == nil || s.process.ProcessState != nil {
+	if s.ended == nil { // it was never started
 		return
 	}
 	_ = s.process.Process.Kill()
-	_ = s.process.Wait()
+	<-s.ended
 }
 
 // Restart starts it again, empty, on the same port.

@@ -1,7 +1,7 @@
 //! What a configuration file may say, and what is said of one that is wrong.
 
 use super::{files, CONFIG};
-use crate::config::{Config, Order, TokenName};
+use crate::config::{Config, Daemon, Module, Order, Place, TokenName};
 use std::time::Duration;
 
 fn refused(text: &str) -> String {
@@ -21,11 +21,14 @@ fn all_of_a_file_is_read() {
     assert_eq!(config.order, Order::Ordered);
     let a = &config.members[0];
     assert_eq!((a.name.as_str(), a.sessions), ("a", 2));
-    assert_eq!(a.module.to_str(), Some("/lib/a.so"));
-    assert_eq!(a.pin_file.to_str(), Some("/secrets/a"));
     assert_eq!((a.timeout, a.retry), (Duration::from_secs(2), Duration::from_millis(20)));
-    assert_eq!(a.token, TokenName::Label("gw".into()), "a comment ends with its line");
-    assert_eq!(config.members[1].token, TokenName::Serial("0123456789abcdef".into()));
+    let module = |module: &str, token, pin_file: &str| {
+        Place::Module(Module { module: module.into(), token, pin_file: pin_file.into() })
+    };
+    let label = TokenName::Label("gw".into());
+    assert_eq!(a.place, module("/lib/a.so", label, "/secrets/a"), "a comment ends with its line");
+    let serial = TokenName::Serial("0123456789abcdef".into());
+    assert_eq!(config.members[1].place, module("/lib/b.so", serial, "/secrets/b"));
     let keys: Vec<_> = config.keys.iter().map(|k| (k.label.as_str(), k.id.as_slice())).collect();
     assert_eq!(keys, [("web", &[1, 255][..]), ("mail", &[]), ("pq", &[])]);
 }
@@ -37,6 +40,17 @@ fn what_is_left_out_has_a_default() {
     assert_eq!((config.label.as_str(), config.order), ("qtls", Order::Ordered));
     let a = &config.members[0];
     assert_eq!((a.sessions, a.timeout, a.retry), (4, Duration::from_secs(2), Duration::from_millis(500)));
+}
+
+#[test]
+fn a_slot_may_have_a_folder_for_its_status() {
+    assert_eq!(Config::parse(CONFIG, &files).unwrap().status_dir, None);
+    let config = Config::parse(&with("order = ordered", "status-dir = /run/qtls/hsm"), &files).unwrap();
+    assert_eq!(config.status_dir.unwrap().to_str(), Some("/run/qtls/hsm"));
+    assert_eq!(
+        refused(&with("order = ordered", "status-dir = hsm")),
+        "line 3: [slot]: status-dir = hsm: want an absolute path"
+    );
 }
 
 #[test]
@@ -102,4 +116,71 @@ fn an_error_names_line_field_value_and_remedy() {
 fn a_slot_without_members_or_keys_is_refused() {
     assert_eq!(refused(""), "0 members; write 1 to 16 sections [member NAME]");
     assert_eq!(refused(&CONFIG[..CONFIG.find("[key").unwrap()]), "0 keys; write 1 to 1024 sections [key LABEL]");
+}
+
+/// The configuration with a member that is an hsmd, and with one of its lines replaced.
+fn with_daemon(line: &str, replacement: &str) -> String {
+    const DAEMON: &str = "\
+[member c]
+address = hsm-c.tls.svc:7443
+ca-file = /c/ca.crt
+certificate-file = /c/tls.crt
+key-file = /c/tls.key
+timeout = 3s
+";
+    assert!(DAEMON.contains(line), "{line}");
+    DAEMON.replacen(line, replacement, 1) + CONFIG
+}
+
+#[test]
+fn a_member_may_be_an_hsmd() {
+    let member = |text: &str| Config::parse(text, &files).unwrap().members.remove(0);
+    let c = member(&with_daemon("", ""));
+    let daemon = |address: &str, server_name: &str| {
+        Place::Daemon(Daemon {
+            address: address.into(),
+            server_name: server_name.into(),
+            ca_file: "/c/ca.crt".into(),
+            certificate_file: "/c/tls.crt".into(),
+            key_file: "/c/tls.key".into(),
+        })
+    };
+    assert_eq!((c.name.as_str(), c.sessions, c.timeout), ("c", 4, Duration::from_secs(3)));
+    assert_eq!(c.place, daemon("hsm-c.tls.svc:7443", "hsm-c.tls.svc"));
+    let c = member(&with_daemon("hsm-c.tls.svc:7443", "[::1]:7443\nserver-name = hsm-c"));
+    assert_eq!(c.place, daemon("[::1]:7443", "hsm-c"));
+    assert_eq!(member(&with_daemon("hsm-c.tls.svc", "192.0.2.1")).place, daemon("192.0.2.1:7443", "192.0.2.1"));
+}
+
+#[test]
+fn an_hsmd_that_cannot_be_reached_so_is_refused() {
+    for address in
+        ["hsm-c", "hsm-c:", "hsm-c:0", "hsm-c:65536", "hsm-c:+1", "::1:7443", "[::1:7443", "[hsm-c]:7443", "a_b c:1"]
+    {
+        let message = format!("line 2: [member c]: address = {address}: want host:port, an IPv6 address in brackets");
+        assert_eq!(refused(&with_daemon("hsm-c.tls.svc:7443", address)), message);
+    }
+    let cases = [
+        (
+            "timeout = 3s",
+            "server-name = a b",
+            "line 6: [member c]: server-name = a b: want a DNS name or an IP address",
+        ),
+        ("timeout = 3s", "timeout = 61s", "line 6: [member c]: timeout = 61s: want 10ms to 60000ms"),
+        ("ca-file = /c/ca.crt", "", "line 1: [member c]: ca-file is missing; add ca-file = /path/to/ca.crt"),
+        (
+            "key-file = /c/tls.key",
+            "key-file = tls.key",
+            "line 5: [member c]: key-file = tls.key: want an absolute path",
+        ),
+        (
+            "timeout = 3s",
+            "module = /lib/a.so",
+            "line 6: [member c]: module: there is no such field; there are address, server-name, ca-file, \
+             certificate-file, key-file, sessions, timeout and retry",
+        ),
+    ];
+    for (line, replacement, message) in cases {
+        assert_eq!(refused(&with_daemon(line, replacement)), message);
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
 use cryptoki_sys::*;
 
 /// xorshift64*: the same inputs in every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
@@ -20,7 +20,7 @@ impl Random {
     }
 
     /// A few bytes changed, removed, doubled or cut off.
-    fn damage(&mut self, input: &[u8]) -> Vec<u8> {
+    pub fn damage(&mut self, input: &[u8]) -> Vec<u8> {
         let mut out = input.to_vec();
         for _ in 0..=self.below(4) {
             if out.is_empty() {
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-fn rounds() -> usize {
+pub fn rounds() -> usize {
     std::env::var("QTLS_PKCS11_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(5000)
 }
 
@@ -55,7 +55,7 @@ fn damaged_configurations() {
         match Config::parse(&String::from_utf8_lossy(&text), &files) {
             Ok(config) => {
                 assert!(!config.members.is_empty() && !config.keys.is_empty() && config.label.len() <= 32);
-                assert!(config.members.iter().all(|m| (1..=64).contains(&m.sessions) && m.module.is_absolute()));
+                assert!(config.members.iter().all(|m| (1..=64).contains(&m.sessions)));
                 read += 1;
             }
             Err(e) => {

@@ -1,7 +1,9 @@
+mod asynchronous;
 mod config;
 mod fuzz;
 mod objects;
 mod pool;
+mod protocol;
 mod verdict;
 
 use crate::{config::Config, spki::PublicKey};

@@ -3,7 +3,7 @@
 use super::{config, public};
 use crate::{
     slot::{attribute, mechanisms, object, Attribute, Object},
-    spki::{Kind, PublicKey},
+    spki::{self, Kind, PublicKey},
 };
 use cryptoki_sys::*;
 
@@ -83,4 +83,22 @@ fn handles_are_of_the_configuration() {
 fn mechanisms_are_those_that_keys_have_a_use_for() {
     let types: Vec<_> = mechanisms(&config()).iter().map(|m| m.0).collect();
     assert_eq!(types, [CKM_ECDSA, CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509, CKM_ML_DSA]);
+}
+
+#[test]
+fn a_public_key_is_put_together_from_what_a_token_tells() {
+    for file in ["/keys/rsa.pem", "/keys/p256.pem", "/keys/p384.pem", "/keys/mldsa65.pem"] {
+        let key = public(file);
+        let made = match &key.kind {
+            Kind::Rsa { modulus, exponent } => spki::rsa(&[&[0], &modulus[..]].concat(), exponent),
+            Kind::Ec { curve, point, .. } => {
+                let quoted = [&[4, point.len() as u8], &point[..]].concat();
+                assert_eq!(spki::ec(curve, &quoted), spki::ec(curve, point), "tokens differ in how they quote a point");
+                spki::ec(curve, point)
+            }
+            Kind::MlDsa { set, value, .. } => spki::ml_dsa(*set, value).unwrap(),
+        };
+        assert_eq!(made, key.der, "{file}");
+    }
+    assert_eq!(spki::ml_dsa(9, &[0; 1952]), None);
 }

@@ -1,6 +1,6 @@
 //! Failover: stand-ins for members die, hang, lose sessions and come back, and who makes the signatures is counted.
 
-use super::{files, CONFIG};
+use super::{config, files, CONFIG};
 use crate::{
     config::{Config, Key},
     library::lock,
@@ -20,16 +20,16 @@ use std::{
 
 /// A token that does as it is told.
 #[derive(Default)]
-struct Fake {
+pub struct Fake {
     /// It is there, and answers.
     gone: AtomicBool,
     /// Calls wait until this is over.
-    hangs: AtomicBool,
+    pub hangs: AtomicBool,
     hangs_in_open: AtomicBool,
     /// Sessions and handles of an earlier generation are not valid.
     generation: AtomicU64,
     /// The next signature fails with this code.
-    next_error: Mutex<Option<CK_RV>>,
+    pub next_error: Mutex<Option<CK_RV>>,
     without_keys: AtomicBool,
     opened: AtomicUsize,
     signed: AtomicUsize,
@@ -103,10 +103,10 @@ impl Session for FakeSession {
 }
 
 /// A pool of two stand-ins, a and b.
-struct Two {
-    a: Arc<Fake>,
-    b: Arc<Fake>,
-    pool: Pool,
+pub struct Two {
+    pub a: Arc<Fake>,
+    pub b: Arc<Fake>,
+    pub pool: Pool,
 }
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -116,7 +116,7 @@ fn log(message: &str) {
 }
 
 impl Two {
-    fn new() -> Two {
+    pub fn new() -> Two {
         Two::with(CONFIG, |_, _| {})
     }
 
@@ -125,14 +125,14 @@ impl Two {
         prepare(&a, &b);
         let config = Arc::new(Config::parse(config, &files).unwrap());
         let token = |m: &crate::config::Member| -> Box<dyn Token> {
-            Box::new(FakeToken(if m.token == config.members[0].token { a.clone() } else { b.clone() }))
+            Box::new(FakeToken(if m.name == config.members[0].name { a.clone() } else { b.clone() }))
         };
         let pool = Pool::start(&config, token, Duration::from_millis(20), log);
         Two { a, b, pool }
     }
 
-    fn sign(&self) -> std::result::Result<(), CK_RV> {
-        let request = Request { key: 0, mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
+    pub fn sign(&self) -> std::result::Result<(), CK_RV> {
+        let request = Request { key: config().keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
         match self.pool.sign(request) {
             Ok(signature) => {
                 assert_eq!(signature, [7; 64]);
@@ -142,11 +142,11 @@ impl Two {
         }
     }
 
-    fn signed(&self) -> (usize, usize) {
+    pub fn signed(&self) -> (usize, usize) {
         (self.a.signed.load(SeqCst), self.b.signed.load(SeqCst))
     }
 
-    fn await_states(&self, a: State, b: State) {
+    pub fn await_states(&self, a: State, b: State) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while [a, b] != [self.pool.states()[0].1, self.pool.states()[1].1] {
             assert!(Instant::now() < deadline, "{:?}, want {a:?} and {b:?}", self.pool.states());

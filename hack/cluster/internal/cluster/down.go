@@ -12,7 +12,7 @@ import (
 )
 
 // patience bounds the wait for one thing to go at the cluster's end. Tests shorten it.
-var patience = 10 * time.Second
+var patience = time.Minute
 
 // Down ends the cluster and removes all that it made on the host but the logs. It is no error when
 // there is none, or only the remains of one.

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// readyWithin bounds each wait of a start; all of them together take seconds.
-	readyWithin = 2 * time.Minute
+	// readyWithin bounds each wait of a start; all of them together take seconds, on a machine that does nothing else.
+	readyWithin = 10 * time.Minute
 	pollEvery   = 50 * time.Millisecond
 	stateGiB    = 2
 )

@@ -58,7 +58,7 @@ func pageProbe(page string, ca []byte) (func() bool, error) {
 		return nil, errors.New("the CA's certificate cannot be read")
 	}
 	client := &http.Client{
-		Timeout:   time.Second,
+		Timeout:   10 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true},
 	}
 	return func() bool {

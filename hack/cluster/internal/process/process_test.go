@@ -52,7 +52,7 @@ func TestKillWaitsUntilTheProcessIsGoneAndIsIdempotent(t *testing.T) {
 		t.Error("a child is not among the descendants")
 	}
 	for range 2 {
-		if err := id.Kill(5 * time.Second); err != nil {
+		if err := id.Kill(time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		if id.Alive() {

@@ -1,0 +1,517 @@
+//! Connections: mutual TLS, frames in, answers out in whatever order they come, and all of it bounded.
+
+use crate::{
+    config::{Client, Config, Right},
+    log::log,
+    metrics::{Metrics, Outcome, Refusal},
+    work::{operation, Order, Work},
+};
+use cryptoki_sys::*;
+use qtls_pkcs11::{
+    library::lock,
+    protocol::{self, Answer, Malformed, Request, LONGEST, PREFIX},
+    tls::{self, Timed},
+    token::Failure,
+};
+use rustls::{
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::TLS13,
+    ServerConfig, ServerConnection,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+        Arc, Condvar, Mutex,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The stack of a connection's threads: TLS handshakes need most of it.
+const STACK: usize = 512 << 10;
+/// How long a connection that is closed is read from, so that its last answer is not lost to a reset.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What may change while the daemon runs.
+pub struct Live {
+    tls: Arc<ServerConfig>,
+    clients: Vec<Client>,
+}
+
+impl Live {
+    pub fn new(config: &Config) -> Result<Live, String> {
+        let chain = tls::certificates(&config.certificate_file)?;
+        let key = tls::private_key(&config.key_file)?;
+        let authorities = tls::authorities(&config.client_ca_file)?;
+        let clients = WebPkiClientVerifier::builder_with_provider(authorities, tls::provider())
+            .build()
+            .map_err(|e| format!("client-ca-file {}: {e}", config.client_ca_file.display()))?;
+        let mut server = ServerConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| e.to_string())?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)
+            .map_err(|e| {
+                let (certificate, key) = (config.certificate_file.display(), config.key_file.display());
+                format!("{certificate} and {key}: {e}")
+            })?;
+        server.alpn_protocols = vec![protocol::ALPN.into()];
+        // Who is let in is decided anew for each connection.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        Ok(Live { tls: Arc::new(server), clients: config.clients.clone() })
+    }
+}
+
+pub struct Server {
+    config: Config,
+    live: Mutex<Arc<Live>>,
+    work: Arc<Work>,
+    metrics: Arc<Metrics>,
+    draining: AtomicBool,
+    open: Mutex<HashMap<u64, Arc<Connection>>>,
+    next: AtomicU64,
+}
+
+impl Server {
+    pub fn new(config: Config, live: Live, work: Arc<Work>) -> Arc<Server> {
+        let (metrics, live) = (work.metrics.clone(), Mutex::new(Arc::new(live)));
+        let (draining, open, next) = (AtomicBool::new(false), Mutex::default(), AtomicU64::new(0));
+        Arc::new(Server { config, live, work, metrics, draining, open, next })
+    }
+
+    /// New connections have these certificates, and all requests from now on these rights.
+    pub fn replace(&self, live: Live) {
+        *lock(&self.live) = Arc::new(live);
+    }
+
+    fn live(&self) -> Arc<Live> {
+        lock(&self.live).clone()
+    }
+
+    pub fn serving(&self) -> bool {
+        !self.draining.load(SeqCst)
+    }
+
+    /// Accepts connections until the drain.
+    pub fn accept(self: &Arc<Server>, listener: &TcpListener) {
+        while self.serving() {
+            let (tcp, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(_) if !self.serving() => break,
+                Err(e) => {
+                    log(&format!("accept: {e}"));
+                    thread::sleep(Duration::from_millis(100)); // no file descriptors left, for instance
+                    continue;
+                }
+            };
+            if self.metrics.connections.fetch_add(1, SeqCst) >= self.config.connections {
+                self.metrics.connections.fetch_sub(1, SeqCst);
+                self.metrics.refuse(Refusal::Full);
+                log(&format!("{peer}: refused: there are {} connections already", self.config.connections));
+                continue;
+            }
+            let server = self.clone();
+            let serve = move || {
+                server.serve(tcp, peer);
+                server.metrics.connections.fetch_sub(1, SeqCst);
+            };
+            if thread::Builder::new().name("hsmd-read".into()).stack_size(STACK).spawn(serve).is_err() {
+                self.metrics.connections.fetch_sub(1, SeqCst);
+                self.metrics.refuse(Refusal::Full);
+            }
+        }
+    }
+
+    /// Ends in order: no new connection, an answer to what is in flight, and then the end of each connection. True if
+    /// that was done in time.
+    pub fn drain(&self, listener: &TcpListener, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        self.draining.store(true, SeqCst);
+        // SAFETY: the listener lives; this wakes the thread that accepts, and refuses who comes later.
+        unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+        for connection in lock(&self.open).values() {
+            let _ = connection.tcp.shutdown(Shutdown::Read);
+        }
+        while self.metrics.connections.load(SeqCst) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    fn serve(self: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
+        let (tls, names) = match self.handshake(&tcp) {
+            Ok(done) => done,
+            Err(e) => {
+                self.metrics.refuse(Refusal::Handshake);
+                log(&format!("{peer}: handshake: {e}"));
+                return;
+            }
+        };
+        let Some(name) = self.client(&names).map(|client| Arc::from(client.name.as_str())) else {
+            self.metrics.refuse(Refusal::Unlisted);
+            log(&format!("{peer}: refused: no section [client] has one of the names {names:?} of its certificate"));
+            return;
+        };
+        self.metrics.accepted.fetch_add(1, Relaxed);
+        let connection = Arc::new(Connection {
+            name,
+            names,
+            tcp,
+            tls: Mutex::new(tls),
+            outbox: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let id = self.next.fetch_add(1, Relaxed);
+        lock(&self.open).insert(id, connection.clone());
+        let (writing, time, metrics) = (connection.clone(), self.config.write_timeout, self.metrics.clone());
+        let write = move || writing.write(time, &metrics);
+        match thread::Builder::new().name("hsmd-write".into()).stack_size(STACK).spawn(write) {
+            Ok(writer) => {
+                let end = self.read(&connection);
+                connection.close();
+                let _ = writer.join();
+                if let Err(e) = end {
+                    log(&format!("{peer}: {}: closed: {e}", connection.name));
+                }
+            }
+            Err(_) => self.metrics.refuse(Refusal::Full),
+        }
+        lock(&self.open).remove(&id);
+    }
+
+    /// The connection, and the DNS names of its client's certificate.
+    fn handshake(&self, tcp: &TcpStream) -> Result<(ServerConnection, Vec<String>), String> {
+        tcp.set_nodelay(true).map_err(|e| e.to_string())?;
+        let mut tls = ServerConnection::new(self.live().tls.clone()).map_err(|e| e.to_string())?;
+        // What waits to be sent is bounded here, by frames.
+        tls.set_buffer_limit(None);
+        let mut timed = Timed { tcp, deadline: Instant::now() + self.config.handshake_timeout };
+        while tls.is_handshaking() {
+            match tls.complete_io(&mut timed) {
+                Ok((0, 0)) => return Err("closed by the client".into()),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                    return Err(format!("not done in {} ms", self.config.handshake_timeout.as_millis()))
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        if tls.alpn_protocol() != Some(protocol::ALPN) {
+            return Err("the client speaks another protocol".into());
+        }
+        let certificate = tls.peer_certificates().and_then(|all| all.first()).ok_or("no certificate")?;
+        let certificate = webpki::EndEntityCert::try_from(certificate).map_err(|e| e.to_string())?;
+        let names = certificate.valid_dns_names().take(16).map(String::from).collect();
+        Ok((tls, names))
+    }
+
+    /// The first section [client] with one of the names.
+    fn client(&self, names: &[String]) -> Option<Client> {
+        self.live().clients.iter().find(|client| names.contains(&client.name)).cloned()
+    }
+
+    fn allowed(&self, connection: &Connection, request: &Request) -> Result<(), Failure> {
+        let (right, what, key) = match request {
+            Request::Status => (Right::Status, "status", None),
+            Request::Find(key) => (Right::Find, "find", Some(key)),
+            Request::Sign { key, .. } => (Right::Sign, "sign", Some(key)),
+            Request::Generate { key, .. } => (Right::Generate, "generate", Some(key)),
+            Request::Retire(key) => (Right::Retire, "retire", Some(key)),
+        };
+        let prohibited = |what: String| Err(Failure::new(CKR_ACTION_PROHIBITED, what));
+        let Some(client) = self.client(&connection.names) else {
+            return prohibited(format!("client {} is not listed any more", connection.name));
+        };
+        if !client.may.contains(&right) {
+            return prohibited(format!("client {} may not {what}; [client {}] may says who", client.name, client.name));
+        }
+        match key {
+            Some(key) if !client.may_use(&key.label) => {
+                let (name, label) = (&client.name, &key.label);
+                prohibited(format!("client {name} may not use key {label:?}; [client {name}] keys lists them"))
+            }
+            Some(key) if key.label.is_empty() || key.label.len() > 255 || key.id.len() > 255 => {
+                Err(Failure::new(CKR_ARGUMENTS_BAD, "a key's label has 1 to 255 bytes, and its ID 255 at most"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads requests until the connection ends. An error is worth a line in the log.
+    fn read(&self, connection: &Arc<Connection>) -> Result<(), String> {
+        let mut inbox = Vec::new();
+        let mut buffer = vec![0; 16 << 10];
+        let mut deadline = Instant::now() + self.config.idle_timeout;
+        lock(&connection.tls).take(&mut inbox).map_err(|e| e.to_string())?;
+        loop {
+            while let Some(frame) = next_frame(&mut inbox).map_err(|Malformed| self.malformed(connection, 0))? {
+                deadline = Instant::now() + self.config.idle_timeout;
+                let (id, request) =
+                    protocol::read_request(&frame).map_err(|Malformed| self.malformed(connection, 0))?;
+                let request = request.map_err(|Malformed| self.malformed(connection, id))?;
+                if !connection.has_room(2 * self.config.in_flight) {
+                    return Ok(());
+                }
+                self.request(connection, id, request);
+            }
+            let mut timed = Timed { tcp: &connection.tcp, deadline };
+            let n = match timed.read(&mut buffer) {
+                // A drain, or the client has no more to ask; what is in flight is answered.
+                Ok(0) => {
+                    connection.wait_for_answers(self.config.drain);
+                    return Ok(());
+                }
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::TimedOut && connection.in_flight() > 0 => {
+                    deadline = Instant::now() + self.config.idle_timeout;
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(()),
+                Err(_) => return Ok(()),
+            };
+            let mut rest = &buffer[..n];
+            while !rest.is_empty() {
+                let mut tls = lock(&connection.tls);
+                let result = tls.read_tls(&mut rest).map_err(|e| e.to_string()).and_then(|_| {
+                    tls.process_new_packets().map_err(|e| e.to_string())?;
+                    tls.take(&mut inbox).map_err(|e| e.to_string())
+                });
+                let writes = tls.wants_write();
+                drop(tls);
+                if writes {
+                    drop(lock(&connection.outbox)); // the writer has looked, and waits, or will look
+                    connection.changed.notify_all();
+                }
+                result?;
+                if inbox.len() > LONGEST + PREFIX + buffer.len() {
+                    break; // what is there is a frame already
+                }
+            }
+        }
+    }
+
+    fn malformed(&self, connection: &Arc<Connection>, id: u64) -> String {
+        self.metrics.refuse(Refusal::Malformed);
+        let failure = Failure::new(CKR_ARGUMENTS_BAD, "it is no request of qtls-hsm/1");
+        connection.send(id, &Answer::Failed(failure), false);
+        "it sent no request of qtls-hsm/1".into()
+    }
+
+    fn request(&self, connection: &Arc<Connection>, id: u64, request: Request) {
+        if let Err(failure) = self.allowed(connection, &request) {
+            self.metrics.request(operation(&request), Outcome::Refused);
+            log(&format!("{}: refused: {}", connection.name, failure.detail));
+            return connection.send(id, &Answer::Failed(failure), false);
+        }
+        if let Request::Status = request {
+            self.metrics.request(operation(&request), Outcome::Ok);
+            return connection.send(id, &Answer::Status(self.work.status()), false);
+        }
+        if !connection.begin(self.config.in_flight) {
+            self.metrics.request(operation(&request), Outcome::Refused);
+            let most = self.config.in_flight;
+            let failure = Failure::new(CKR_SESSION_COUNT, format!("{most} requests of this connection are in flight"));
+            return connection.send(id, &Answer::Failed(failure), false);
+        }
+        self.metrics.in_flight.fetch_add(1, SeqCst);
+        let (to, metrics) = (connection.clone(), self.metrics.clone());
+        let answer = Box::new(move |answer: Answer| {
+            to.send(id, &answer, true);
+            metrics.in_flight.fetch_sub(1, SeqCst);
+        });
+        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), answer });
+    }
+}
+
+/// Cuts the next frame off, if it is whole.
+fn next_frame(inbox: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Malformed> {
+    let Some(prefix) = inbox.first_chunk::<PREFIX>() else { return Ok(None) };
+    let end = PREFIX + protocol::length(*prefix)?;
+    if inbox.len() < end {
+        return Ok(None);
+    }
+    let frame = inbox[PREFIX..end].to_vec();
+    inbox.drain(..end);
+    Ok(Some(frame))
+}
+
+trait Take {
+    fn take(&mut self, inbox: &mut Vec<u8>) -> io::Result<()>;
+}
+
+impl Take for ServerConnection {
+    /// Moves what was decrypted.
+    fn take(&mut self, inbox: &mut Vec<u8>) -> io::Result<()> {
+        let mut reader = self.reader();
+        let mut part = [0; 4096];
+        loop {
+            match reader.read(&mut part) {
+                Ok(0) => return Ok(()),
+                Ok(n) => inbox.extend(&part[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // The client hung up without a word: the socket's end says so as well.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Outbox {
+    frames: VecDeque<(Vec<u8>, bool)>,
+    /// Requests that were taken and whose answers are not yet written.
+    in_flight: usize,
+    closing: bool,
+    closed: bool,
+}
+
+/// One client's connection: its reader's thread, its writer's, and whoever has an answer for it.
+struct Connection {
+    /// By its section [client].
+    name: Arc<str>,
+    names: Vec<String>,
+    tcp: TcpStream,
+    tls: Mutex<ServerConnection>,
+    outbox: Mutex<Outbox>,
+    changed: Condvar,
+}
+
+impl Connection {
+    fn in_flight(&self) -> usize {
+        lock(&self.outbox).in_flight
+    }
+
+    /// Counts one more request in flight, if it may be.
+    fn begin(&self, most: usize) -> bool {
+        let mut outbox = lock(&self.outbox);
+        if outbox.in_flight >= most {
+            return false;
+        }
+        outbox.in_flight += 1;
+        true
+    }
+
+    /// Has an answer written, of a request that counts as in flight or of one that was answered at once.
+    fn send(&self, id: u64, answer: &Answer, counted: bool) {
+        let frame = protocol::write_answer(id, answer).or_else(|Malformed| {
+            protocol::write_answer(id, &Answer::Failed(Failure::new(CKR_GENERAL_ERROR, "the answer is too long")))
+        });
+        let mut outbox = lock(&self.outbox);
+        match frame {
+            Ok(frame) if !outbox.closed => outbox.frames.push_back((frame, counted)),
+            _ => outbox.in_flight -= counted as usize,
+        }
+        drop(outbox);
+        self.changed.notify_all();
+    }
+
+    /// Waits until fewer answers than that wait to be read by the client. False if it is too slow, or gone.
+    fn has_room(&self, most: usize) -> bool {
+        let mut outbox = lock(&self.outbox);
+        while outbox.frames.len() >= most && !outbox.closed {
+            outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner());
+        }
+        !outbox.closed
+    }
+
+    fn wait_for_answers(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        let mut outbox = lock(&self.outbox);
+        while outbox.in_flight > 0 && !outbox.closed {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            outbox = self.changed.wait_timeout(outbox, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.outbox).closing = true;
+        self.changed.notify_all();
+    }
+
+    /// The writer's thread: nobody else writes to the socket, so records stay in their order.
+    fn write(&self, time: Duration, metrics: &Metrics) {
+        let end = self.write_all(time);
+        {
+            let mut outbox = lock(&self.outbox);
+            outbox.closed = true;
+            let answered = outbox.frames.drain(..).filter(|f| f.1).count();
+            outbox.in_flight -= answered;
+        }
+        self.changed.notify_all();
+        match end {
+            Ok(()) => self.hang_up(),
+            Err(e) => {
+                if e.kind() == io::ErrorKind::TimedOut {
+                    metrics.refuse(Refusal::Slow);
+                    log(&format!("{}: closed: it did not read its answers in {} ms", self.name, time.as_millis()));
+                }
+                let _ = self.tcp.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    fn write_all(&self, time: Duration) -> io::Result<()> {
+        let mut records = Vec::new();
+        loop {
+            let mut answered = 0;
+            let closing;
+            {
+                let mut outbox = lock(&self.outbox);
+                while outbox.frames.is_empty() && !outbox.closing && !lock(&self.tls).wants_write() {
+                    outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner());
+                }
+                let mut tls = lock(&self.tls);
+                while records.len() < LONGEST {
+                    let Some((frame, counted)) = outbox.frames.pop_front() else { break };
+                    tls.writer().write_all(&frame)?;
+                    answered += counted as usize;
+                    while tls.wants_write() {
+                        tls.write_tls(&mut records)?;
+                    }
+                }
+                closing = outbox.closing && outbox.frames.is_empty();
+                if closing {
+                    tls.send_close_notify();
+                }
+                while tls.wants_write() {
+                    tls.write_tls(&mut records)?;
+                }
+            }
+            let written = Timed { tcp: &self.tcp, deadline: Instant::now() + time }.write_all(&records);
+            lock(&self.outbox).in_flight -= answered;
+            self.changed.notify_all();
+            written?;
+            records.clear();
+            if closing {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes that were not read when a socket is closed reset it, and the last answer may be lost: they are read first.
+    fn hang_up(&self) {
+        let _ = self.tcp.shutdown(Shutdown::Write);
+        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + LINGER };
+        let (mut buffer, mut left) = ([0; 4096], 1 << 20);
+        while let Ok(n @ 1..) = timed.read(&mut buffer) {
+            left -= n.min(left);
+            if left == 0 {
+                break;
+            }
+        }
+        let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}

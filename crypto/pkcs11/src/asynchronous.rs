@@ -1,0 +1,316 @@
+//! Waiting for an answer, in either of two ways: a thread sleeps, or a job of OpenSSL's ASYNC is paused and the thread goes on
+//! with other connections.
+//!
+//! A paused job is woken by an eventfd in its wait context, which the program polls. There is one for each context, for as
+//! long as that lives: programs keep descriptors that they were told of, and HAProxy ends itself when one that it polls is
+//! reused. Nothing is locked while a job is paused, and nothing of the thread is kept: whoever runs next may be another job
+//! of the same thread that wants the same member.
+
+use crate::library::lock;
+use libloading::os::unix::Library;
+use std::{
+    collections::BTreeMap,
+    ffi::{c_char, c_int, c_void},
+    fs::File,
+    io::{Read, Write},
+    os::fd::FromRawFd,
+    process,
+    ptr::{null_mut, NonNull},
+    sync::{
+        atomic::{AtomicPtr, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, OnceLock,
+    },
+    thread,
+    time::Instant,
+};
+
+type Allocate = unsafe extern "C" fn(*mut usize) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void);
+type Cleanup = unsafe extern "C" fn(*mut c_void, *const c_void, c_int, *mut c_void);
+
+/// The functions of libcrypto that this takes.
+#[derive(Clone, Copy)]
+struct Libcrypto {
+    current_job: unsafe extern "C" fn() -> *mut c_void,
+    wait_context: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    descriptor: unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_int, *mut *mut c_void) -> c_int,
+    set_descriptor: unsafe extern "C" fn(*mut c_void, *const c_void, c_int, *mut c_void, Cleanup) -> c_int,
+    pause: unsafe extern "C" fn() -> c_int,
+}
+
+/// The program's own libcrypto: the first in the order in which the program itself looks names up. No library's, and none
+/// at all in a program that has loaded it for a plugin alone.
+static LIBCRYPTO: OnceLock<Option<Libcrypto>> = OnceLock::new();
+
+fn load() -> Option<Libcrypto> {
+    let program = Library::this();
+    macro_rules! function {
+        ($name:literal) => {
+            // SAFETY: OpenSSL gives these names these types, since 1.1.0.
+            *unsafe { program.get($name) }.ok()?
+        };
+    }
+    Some(Libcrypto {
+        current_job: function!(b"ASYNC_get_current_job\0"),
+        wait_context: function!(b"ASYNC_get_wait_ctx\0"),
+        descriptor: function!(b"ASYNC_WAIT_CTX_get_fd\0"),
+        set_descriptor: function!(b"ASYNC_WAIT_CTX_set_wait_fd\0"),
+        pause: function!(b"ASYNC_pause_job\0"),
+    })
+}
+
+/// Looks for the program's libcrypto, and gives its jobs larger stacks. To be called before the first job. An error says why
+/// they have OpenSSL's own.
+pub fn prepare() -> Result<(), &'static str> {
+    static STACKS: OnceLock<Result<(), &str>> = OnceLock::new();
+    if LIBCRYPTO.get_or_init(load).is_none() {
+        return Ok(());
+    }
+    *STACKS.get_or_init(|| {
+        let program = Library::this();
+        // SAFETY: OpenSSL gives this name this type.
+        let set = unsafe { program.get::<unsafe extern "C" fn(Allocate, Free) -> c_int>(b"ASYNC_set_mem_functions\0") };
+        let set = set.map_err(|_| "ASYNC jobs have stacks of 32 KiB: use OpenSSL 3.2 or later for larger ones")?;
+        // SAFETY: both functions stay: the module is never unmapped.
+        match unsafe { set(allocate_stack, free_stack) } {
+            1 => Ok(()),
+            _ => Err("ASYNC jobs have stacks of 32 KiB, for one has run already: load the module earlier"),
+        }
+    })
+}
+
+/// What a job may use of its stack. Only pages that it touched take memory.
+pub const STACK: usize = 1 << 20;
+/// Below it lies as much that nobody may touch: functions with large frames must not step over it. It is as wide as what
+/// Linux keeps free below the stack of a program.
+pub const GUARD: usize = 1 << 20;
+
+unsafe extern "C" fn allocate_stack(size: *mut usize) -> *mut c_void {
+    if *size > STACK {
+        return null_mut();
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let guard = libc::mmap(null_mut(), GUARD + STACK, libc::PROT_NONE, flags, -1, 0);
+    if guard == libc::MAP_FAILED {
+        return null_mut();
+    }
+    let stack = guard.byte_add(GUARD);
+    if libc::mprotect(stack, STACK, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        libc::munmap(guard, GUARD + STACK);
+        return null_mut();
+    }
+    *size = STACK;
+    stack
+}
+
+unsafe extern "C" fn free_stack(stack: *mut c_void) {
+    if !stack.is_null() {
+        libc::munmap(stack.byte_sub(GUARD), GUARD + STACK);
+    }
+}
+
+/// The eventfd of a wait context. It is open as long as the context lives: whoever else may write to it shares this value,
+/// and the number behind it may be something else's afterwards.
+struct Event(Mutex<Option<File>>);
+
+impl Event {
+    fn new() -> Option<(Arc<Event>, c_int)> {
+        // SAFETY: a descriptor of our own, or an error.
+        match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
+            -1 => None,
+            // SAFETY: as above.
+            fd => Some((Arc::new(Event(Mutex::new(Some(unsafe { File::from_raw_fd(fd) })))), fd)),
+        }
+    }
+
+    fn set(&self) {
+        if let Some(file) = lock(&self.0).as_mut() {
+            let _ = file.write(&1u64.to_ne_bytes()); // it fails when it is set 2^64 times
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(file) = lock(&self.0).as_mut() {
+            let _ = file.read(&mut [0; 8]); // it fails when it is not set
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.0).take();
+    }
+}
+
+/// The address tells our descriptor from others' in a wait context.
+static KEY: c_char = 0;
+
+/// The context goes. A job that was paused in it and is never woken may still have a reference.
+unsafe extern "C" fn close_event(_: *mut c_void, _: *const c_void, _: c_int, event: *mut c_void) {
+    Arc::from_raw(event.cast::<Event>().cast_const()).close();
+}
+
+/// A job that can be paused.
+struct Pausable {
+    libcrypto: Libcrypto,
+    event: Arc<Event>,
+}
+
+impl Pausable {
+    /// The job that the caller runs in, if it runs in one. Without a descriptor left for it the thread waits.
+    fn current() -> Option<Pausable> {
+        let libcrypto = (*LIBCRYPTO.get()?)?;
+        let key = (&raw const KEY).cast();
+        // SAFETY: the job and its context stay as long as the caller runs in it. What the context holds under our key is an
+        // Event, whose reference stays in it.
+        unsafe {
+            let job = NonNull::new((libcrypto.current_job)())?;
+            let context = NonNull::new((libcrypto.wait_context)(job.as_ptr()))?.as_ptr();
+            let (mut fd, mut event) = (-1, null_mut());
+            if (libcrypto.descriptor)(context, key, &mut fd, &mut event) == 1 {
+                let event = event.cast::<Event>().cast_const();
+                Arc::increment_strong_count(event);
+                return Some(Pausable { libcrypto, event: Arc::from_raw(event) });
+            }
+            let (event, fd) = Event::new()?;
+            let theirs = Arc::into_raw(event.clone());
+            if (libcrypto.set_descriptor)(context, key, fd, theirs.cast_mut().cast(), close_event) != 1 {
+                drop(Arc::from_raw(theirs));
+                return None;
+            }
+            Some(Pausable { libcrypto, event })
+        }
+    }
+
+    /// Lets the thread go on with something else. It may be woken for nothing.
+    fn pause(&self) -> bool {
+        // SAFETY: no lock is held here.
+        unsafe { (self.libcrypto.pause)() == 1 }
+    }
+}
+
+/// Wakes paused jobs when their time is over: they have no thread that could sleep until then.
+struct Timer {
+    process: u32,
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Alarms {
+    by_time: BTreeMap<(Instant, u64), Arc<Event>>,
+    number: u64,
+}
+
+impl Timer {
+    /// The timer of this process, started when it is needed first: threads do not survive a fork. None if no thread can be
+    /// started.
+    fn of_process() -> Option<&'static Timer> {
+        /// Never freed: a thread looks at it.
+        static TIMER: AtomicPtr<Timer> = AtomicPtr::new(null_mut());
+        let before = TIMER.load(Ordering::Acquire);
+        // SAFETY: null, or a timer that stays.
+        if let Some(timer) = unsafe { before.as_ref() }.filter(|t| t.process == process::id()) {
+            return Some(timer);
+        }
+        let timer: &'static Timer =
+            Box::leak(Box::new(Timer { process: process::id(), alarms: Mutex::default(), changed: Condvar::new() }));
+        // Two threads that start one each at the same time both get one that works: the other is of no further use.
+        thread::Builder::new().name("qtls-pkcs11".into()).spawn(|| timer.run()).ok()?;
+        let _ = TIMER.compare_exchange(before, (&raw const *timer).cast_mut(), Ordering::AcqRel, Ordering::Acquire);
+        Some(timer)
+    }
+
+    fn set(&self, time: Instant, event: &Arc<Event>) -> (Instant, u64) {
+        let mut alarms = lock(&self.alarms);
+        alarms.number += 1;
+        let alarm = (time, alarms.number);
+        let first = alarms.by_time.first_key_value().is_none_or(|(next, _)| alarm < *next);
+        alarms.by_time.insert(alarm, event.clone());
+        if first {
+            self.changed.notify_one();
+        }
+        alarm
+    }
+
+    fn cancel(&self, alarm: (Instant, u64)) {
+        lock(&self.alarms).by_time.remove(&alarm);
+    }
+
+    fn run(&self) {
+        let mut alarms = lock(&self.alarms);
+        loop {
+            let now = Instant::now();
+            alarms = match alarms.by_time.first_entry() {
+                None => self.changed.wait(alarms).unwrap_or_else(|e| e.into_inner()),
+                Some(next) if next.key().0 <= now => {
+                    next.remove().set();
+                    alarms
+                }
+                Some(next) => {
+                    let left = next.key().0 - now;
+                    self.changed.wait_timeout(alarms, left).unwrap_or_else(|e| e.into_inner()).0
+                }
+            };
+        }
+    }
+}
+
+/// How somebody waits for a change of what a mutex guards.
+pub struct Waiter {
+    changed: Condvar,
+    job: Option<(Pausable, &'static Timer)>,
+}
+
+impl Waiter {
+    /// The way in which the caller can wait.
+    pub fn for_caller() -> Waiter {
+        let job = Pausable::current().and_then(|job| Some((job, Timer::of_process()?)));
+        Waiter { changed: Condvar::new(), job }
+    }
+
+    /// Says that it is over. To be called with the mutex locked, and before the waiting has ended: a paused job's event must
+    /// not be set afterwards, for that would wake whoever waits next in its context.
+    pub fn tell(&self) {
+        self.changed.notify_one();
+        if let Some((job, _)) = &self.job {
+            job.event.set();
+        }
+    }
+
+    /// Waits until it is over, or the time is.
+    pub fn wait<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
+        let Some((job, timer)) = &self.job else { return self.block(mutex, deadline, over) };
+        let alarm = timer.set(deadline, &job.event);
+        let mut pauses = 0;
+        let state = loop {
+            job.event.clear();
+            let state = lock(mutex);
+            if over(&state) || deadline <= Instant::now() {
+                break state;
+            }
+            drop(state);
+            if pauses > 0 {
+                // Woken for nothing, or the program has forbidden pauses just now.
+                thread::yield_now();
+            }
+            pauses += 1;
+            if !job.pause() {
+                break self.block(mutex, deadline, over);
+            }
+        };
+        // Whoever sets the event needs this lock, or had the alarm that is cancelled: after this it is clear and stays so.
+        timer.cancel(alarm);
+        job.event.clear();
+        state
+    }
+
+    fn block<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
+        let mut state = lock(mutex);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if over(&state) || left.is_zero() {
+                return state;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A member's token behind an hsmd on another machine.
+//!
+//! Each session is a connection of its own, with one request at a time: a member's workers are made for sessions that
+//! block, a connection that is lost loses one signature's time and no other's, and TLS is negotiated once for thousands of
+//! signatures. So a member's `sessions` are its requests in flight.
+
+use crate::{
+    config::{Daemon, Key},
+    protocol::{self, Answer, PREFIX},
+    tls::{self, Timed},
+    token::{Failure, KeyName, Request, Result, Session, Token},
+};
+use cryptoki_sys::*;
+use rustls::{client::Resumption, pki_types::ServerName, version::TLS13, ClientConfig, ClientConnection, Stream};
+use std::{
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+pub struct RemoteToken {
+    daemon: Arc<Daemon>,
+    /// For connecting, and for each answer.
+    timeout: Duration,
+}
+
+impl RemoteToken {
+    pub fn new(daemon: Daemon, timeout: Duration) -> RemoteToken {
+        RemoteToken { daemon: Arc::new(daemon), timeout }
+    }
+
+    /// The files are read for each connection: Secrets rotate.
+    fn configuration(&self) -> std::result::Result<ClientConfig, String> {
+        let daemon = &self.daemon;
+        let chain = tls::certificates(&daemon.certificate_file)?;
+        let key = tls::private_key(&daemon.key_file)?;
+        let mut config = ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| e.to_string())?
+            .with_root_certificates(tls::authorities(&daemon.ca_file)?)
+            .with_client_auth_cert(chain, key)
+            .map_err(|e| {
+                let (certificate, key) = (daemon.certificate_file.display(), daemon.key_file.display());
+                format!("{certificate} and {key}: {e}")
+            })?;
+        config.alpn_protocols = vec![protocol::ALPN.into()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in self.daemon.address.to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true)?;
+                    return Ok(tcp);
+                }
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    fn failure(&self, what: &dyn std::fmt::Display) -> Failure {
+        Failure::new(CKR_DEVICE_ERROR, format!("hsmd {}: {what}", self.daemon.address))
+    }
+}
+
+impl Token for RemoteToken {
+    fn open(&self) -> Result<Box<dyn Session>> {
+        let deadline = Instant::now() + self.timeout;
+        let config = self.configuration().map_err(|e| self.failure(&e))?;
+        let name = ServerName::try_from(self.daemon.server_name.clone()).map_err(|e| self.failure(&e))?;
+        let tls = ClientConnection::new(Arc::new(config), name).map_err(|e| self.failure(&e))?;
+        let tcp = self.connect(deadline).map_err(|e| self.failure(&e))?;
+        let mut session =
+            RemoteSession { daemon: self.daemon.clone(), timeout: self.timeout, tls, tcp, last: 0, broken: false };
+        // In TLS 1.3 a client is told with the first answer only that its certificate is not wanted.
+        session.check().map_err(|e| match e.code {
+            CKR_SESSION_CLOSED => Failure::new(CKR_DEVICE_ERROR, e.detail),
+            _ => e,
+        })?;
+        if session.tls.alpn_protocol() != Some(protocol::ALPN) {
+            return Err(self.failure(&"it speaks another protocol"));
+        }
+        Ok(Box::new(session))
+    }
+
+    fn failed(&self) {}
+}
+
+struct RemoteSession {
+    daemon: Arc<Daemon>,
+    timeout: Duration,
+    tls: ClientConnection,
+    tcp: TcpStream,
+    /// The last request's ID.
+    last: u64,
+    /// It failed in the middle of something: what is read next may be the answer to another question.
+    broken: bool,
+}
+
+impl RemoteSession {
+    fn failure(&self, code: CK_RV, what: &dyn std::fmt::Display) -> Failure {
+        Failure::new(code, format!("hsmd {}: {what}", self.daemon.address))
+    }
+
+    fn ask(&mut self, request: &protocol::Request) -> Result<Answer> {
+        let id = self.last + 1;
+        // A message that does not fit can be signed by a member in the same process.
+        let frame = protocol::write_request(id, request)
+            .map_err(|_| self.failure(CKR_DATA_LEN_RANGE, &"the request is too long for its protocol"))?;
+        if self.broken {
+            return Err(self.failure(CKR_SESSION_CLOSED, &"the connection is lost"));
+        }
+        self.last = id;
+        self.broken = true;
+        let answer = self.exchange(id, &frame).map_err(|e| match e.kind() {
+            io::ErrorKind::TimedOut => {
+                self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", self.timeout.as_millis()))
+            }
+            // An hsmd that restarts closes its connections: the next one may work.
+            _ => self.failure(CKR_SESSION_CLOSED, &e),
+        })?;
+        let answer = protocol::read_answer(&answer, request)
+            .map_err(|_| self.failure(CKR_DEVICE_ERROR, &"an answer that is not one of its protocol"))?;
+        self.broken = false;
+        match answer {
+            Answer::Failed(f) => Err(self.refusal(f)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn exchange(&mut self, id: u64, frame: &[u8]) -> io::Result<Vec<u8>> {
+        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + self.timeout };
+        let mut stream = Stream::new(&mut self.tls, &mut timed);
+        stream.write_all(frame)?;
+        stream.flush()?;
+        let mut prefix = [0; PREFIX];
+        stream.read_exact(&mut prefix)?;
+        let malformed = |_| io::Error::from(io::ErrorKind::InvalidData);
+        let mut answer = vec![0; protocol::length(prefix).map_err(malformed)?];
+        stream.read_exact(&mut answer)?;
+        match protocol::answer_id(&answer).map_err(malformed)? {
+            found if found == id => Ok(answer),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Another hsmd may allow what this one does not: that is no reason to give the signature up.
+    fn refusal(&self, failure: Failure) -> Failure {
+        let code = match failure.code {
+            CKR_ACTION_PROHIBITED => CKR_KEY_HANDLE_INVALID,
+            // Its own session, or that of its token: it has tried again already.
+            CKR_SESSION_HANDLE_INVALID | CKR_SESSION_CLOSED | CKR_USER_NOT_LOGGED_IN => CKR_DEVICE_ERROR,
+            CKR_OPERATION_ACTIVE | CKR_OPERATION_NOT_INITIALIZED => CKR_DEVICE_ERROR,
+            // A PIN is its business: no file of this member's can correct it.
+            _ if failure.verdict() == crate::verdict::Verdict::Pin => CKR_DEVICE_ERROR,
+            code => code,
+        };
+        self.failure(code, &failure)
+    }
+}
+
+impl Session for RemoteSession {
+    /// The key's name goes with every request: hsmd keeps the handles.
+    fn find(&mut self, _: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
+        Ok(Some(1))
+    }
+
+    fn sign(&mut self, _: CK_OBJECT_HANDLE, request: &Request, len: usize) -> Result<Vec<u8>> {
+        let key: KeyName = request.key.name();
+        let (mechanism, data) = (request.mechanism.clone(), request.data.clone());
+        match self.ask(&protocol::Request::Sign { key, mechanism, data })? {
+            Answer::Signature(signature) if signature.len() == len => Ok(signature),
+            Answer::Signature(signature) => {
+                let made = signature.len();
+                let what = format!("{made} bytes where the public key has {len}: another key is under its label");
+                Err(self.failure(CKR_DEVICE_ERROR, &what))
+            }
+            _ => Err(self.failure(CKR_DEVICE_ERROR, &"no signature in the answer")),
+        }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        match self.ask(&protocol::Request::Status) {
+            // The JSON's text has no quotes in it that are not escaped: this can only be the field.
+            Ok(Answer::Status(json)) if json.contains(r#""state":"Up""#) => Ok(()),
+            Ok(_) => Err(self.failure(CKR_DEVICE_REMOVED, &"its token is not up")),
+            // It may not ask. It will learn with the next signature.
+            Err(e) if e.code == CKR_KEY_HANDLE_INVALID => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}
