@@ -113,6 +113,13 @@ spec:
 `,
 	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}]}}",
 	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}]}}",
+	"HSMPool": `
+spec:
+  members:
+  - name: hsm-a
+    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}}
+  timeout: 2s
+`,
 }
 
 // crds reads the generated CRDs by kind.

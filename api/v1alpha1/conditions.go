@@ -89,6 +89,26 @@ const (
 	ReasonSecretInvalid  = "SecretInvalid"
 	ReasonNotAnAuthority = "NotAnAuthority"
 	ReasonSameFamily     = "SameFamily"
+
+	// HSMPool and its members, besides SecretNotFound and SecretInvalid.
+	// ReasonDegraded: some members can sign, and some cannot.
+	ReasonDegraded = "Degraded"
+	// ReasonHSMUnreachable: a member's hsmd gives no answer.
+	ReasonHSMUnreachable = "HSMUnreachable"
+	// ReasonHSMNotTrusted: its certificate is not one to trust.
+	ReasonHSMNotTrusted = "HSMNotTrusted"
+	// ReasonHSMRefusesAccess: it does not accept our certificate, or its
+	// allow-list does not have its name.
+	ReasonHSMRefusesAccess = "HSMRefusesAccess"
+	// ReasonHSMProtocol: what is at its address is no hsmd.
+	ReasonHSMProtocol   = "HSMProtocol"
+	ReasonPINMissing    = "PINMissing"
+	ReasonPINWrong      = "PINWrong"
+	ReasonPINLocked     = "PINLocked"
+	ReasonPINExpired    = "PINExpired"
+	ReasonTokenNotFound = "TokenNotFound"
+	// ReasonTokenFailed: the token or its library fails for a reason of its own.
+	ReasonTokenFailed = "TokenFailed"
 )
 
 // Annotations and labels.
