@@ -3,6 +3,7 @@ package hsmpool
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
 		"our name":      {err: hsm.ErrClientRefused, state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMRefusesAccess, says: "client-ca-file"},
 		"a web server":  {err: hsm.ErrProtocol, state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMProtocol, says: "address"},
 		"not allowed":   {err: &hsm.Refusal{Code: hsm.ActionProhibited}, state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMRefusesAccess, says: "[client]"},
+		"not known":     {err: fmt.Errorf("%w: %w", hsm.ErrUnreachable, io.EOF), state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMRefusesAccess, says: "[client]"},
 		"a wrong PIN":   {status: down("C_Login with the PIN in /pin: CKR_PIN_INCORRECT (0xa0)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINWrong, says: "tokens lock themselves"},
 		"a locked PIN":  {status: down("C_Login: CKR_PIN_LOCKED (0xa4)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINLocked, says: "security officer"},
 		"an old PIN":    {status: down("C_Login: CKR_PIN_EXPIRED (0xa3)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINExpired, says: "a new PIN"},
