@@ -110,6 +110,7 @@ spec:
   renewBefore: 24h
   algorithms: [ML-DSA-65, ECDSA-P256]
   issuerRef: {name: ca, kind: PQCIssuer, group: qtls.dev}
+  keyStorage: {type: HSM, hsmRef: {name: pool}}
 `,
 	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}]}}",
 	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}]}}",

@@ -83,6 +83,14 @@ const (
 	ReasonRequestFailed       = "RequestFailed"
 	ReasonSecretNotOwned      = "SecretNotOwned"
 	ReasonCertManagerNotFound = "CertManagerNotFound"
+	// ReasonHSMPoolNotFound and those after it: keyStorage.
+	ReasonHSMPoolNotFound = "HSMPoolNotFound"
+	// ReasonHSMNotReady: not enough members of the pool answer.
+	ReasonHSMNotReady = "HSMNotReady"
+	// ReasonKeyNotInEveryMember: a key is in some members of the pool alone.
+	ReasonKeyNotInEveryMember = "KeyNotInEveryMember"
+	// ReasonKeyNotProtected: a key could leave its token.
+	ReasonKeyNotProtected = "KeyNotProtected"
 
 	// PQCIssuer and PQCClusterIssuer.
 	ReasonSecretNotFound = "SecretNotFound"
@@ -130,6 +138,9 @@ const (
 	// AnnotationAttempt on a CertificateRequest: counts the attempts to have
 	// this revision issued, from 1.
 	AnnotationAttempt = GroupName + "/attempt"
+	// AnnotationPreviousKey on a certificate Secret: the PKCS #11 URI of the key
+	// before, which is destroyed when there is one after this.
+	AnnotationPreviousKey = GroupName + "/previous-key"
 	// AnnotationRequest on a CertificateRequest: the certificate request of a
 	// post-quantum key in PEM form, where spec.request only carries its names
 	// and its key's identifier (docs/architecture.md, Certificates).
