@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -223,5 +222,5 @@ func TestCertificatesThatAreNotIssued(t *testing.T) {
 		t.Errorf("the Secret was changed (%v)", err)
 	}
 	remove(t, mine)
-	waitReady(t, taken, time.Minute)
+	waitReady(t, taken, forReady)
 }

@@ -25,10 +25,10 @@ const (
 	ecdsaP256 = v1alpha1.KeyAlgorithm("ECDSA-P256")
 )
 
-// How long things may take on a busy machine of two cores.
+// How long things may take: much longer than they do, for a machine may be busy with other things.
 const (
-	forReady  = 90 * time.Second
-	forChange = 30 * time.Second
+	forReady  = 5 * time.Minute
+	forChange = 3 * time.Minute
 )
 
 // authorities are a test's own: one of each family, behind an issuer called "ca".
@@ -54,13 +54,12 @@ func certificate(name string, algorithms []v1alpha1.KeyAlgorithm, dnsNames ...v1
 
 var dual = []v1alpha1.KeyAlgorithm{mlDSA65, ecdsaP256}
 
-// gateway is one with a single replica that lets go of connections quickly.
+// gateway is one with a single replica.
 func gateway(name string, listeners ...v1alpha1.Listener) *v1alpha1.QTLSGateway {
 	return &v1alpha1.QTLSGateway{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.QTLSGatewaySpec{
 			Listeners: listeners, Replicas: ptr.To[int32](1),
-			Drain: v1alpha1.DrainSpec{DelaySeconds: ptr.To[int32](2), TimeoutSeconds: ptr.To[int32](5)},
 		},
 	}
 }
@@ -101,11 +100,13 @@ func (n namespace) startEcho(name string, replicas int32, tlsSecret string) *app
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					SecurityContext:               restrictedPod(),
-					TerminationGracePeriodSeconds: ptr.To[int64](5),
+					TerminationGracePeriodSeconds: ptr.To[int64](30),
 					Volumes:                       volumes,
 					Containers: []corev1.Container{{
 						Name: "echo", Image: image("echo"), Args: args, SecurityContext: restrictedContainer(), VolumeMounts: mounts,
-						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}},
+						// As backends are to: it serves until those that use it know that it goes.
+						Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 15}}},
+						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 10, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}},
 					}},
 				},
 			},

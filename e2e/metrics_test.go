@@ -15,7 +15,7 @@ import (
 // metric is the sum of the series of a gateway pod's metric that have all of the labels, each in the form `name="value"`.
 func (n namespace) metric(pod corev1.Pod, name string, labels ...string) float64 {
 	n.Helper()
-	out := n.runIn(trixie, "curl", "-sS", "--fail", "--max-time", "5", "http://"+join(pod.Status.PodIP, mtls.HealthPort)+"/metrics")
+	out := n.runIn(trixie, "curl", "-sS", "--fail", "--max-time", "60", "http://"+join(pod.Status.PodIP, mtls.HealthPort)+"/metrics")
 	if out.code != 0 {
 		n.Fatalf("metrics of pod %s: %s", pod.Name, out.stderr)
 	}

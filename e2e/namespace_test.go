@@ -9,12 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -41,7 +39,7 @@ func newNamespace(t *testing.T) namespace {
 	}
 	n := namespace{t, o.Name}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), forReady)
 		defer cancel()
 		if t.Failed() {
 			dump(ctx, t, n.name)
@@ -81,16 +79,17 @@ func (n namespace) refused(o client.Object) string {
 // update changes an object that is there.
 func update[O client.Object](t *testing.T, o O, change func(O)) {
 	t.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
-			return err
+	eventually(t, forChange, fmt.Sprintf("%T %s is updated", o, o.GetName()), func(ctx context.Context) (bool, string) {
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return false, err.Error()
 		}
 		change(o)
-		return cluster.Update(t.Context(), o)
+		err := cluster.Update(ctx, o)
+		if err != nil && !apierrors.IsConflict(err) {
+			t.Fatalf("update %T %s: %v", o, o.GetName(), err)
+		}
+		return err == nil, fmt.Sprint(err)
 	})
-	if err != nil {
-		t.Fatalf("update %T %s: %v", o, o.GetName(), err)
-	}
 }
 
 // remove deletes an object.

@@ -111,6 +111,14 @@ func TestPolicies(t *testing.T) {
 			g.Spec.PolicyRef = v1alpha1.PolicyReference{Name: policy, Mode: v1alpha1.PolicyMode(mode)}
 		})
 		waitReady(t, g, forChange)
+		// The worker of the policy before takes connections until it is told to stop, and has got round to it.
+		first := policyCases[0]
+		eventually(t, forChange, "the policy is in force", func(context.Context) (bool, string) {
+			r := first.with
+			r.address, r.name, r.ca = address(g, 443), "web.example", ca
+			a := first.client.send(n, r)
+			return a.Served == (first.want[combination] != ""), a.String()
+		})
 		served, wouldRefuse := n.metric(pods[0], "qtls_handshakes_total"), n.metric(pods[0], "qtls_policy_would_refuse_total", `aspect="group"`)
 		expected := 0.0
 		for _, c := range policyCases {
@@ -251,10 +259,9 @@ func helloInPieces(n namespace, g *v1alpha1.QTLSGateway, ca string) {
 		// OpenSSL cannot cut its hello up; a relay on the client's side does.
 		port++
 		relay := fmt.Sprintf("127.0.0.1:%d", port)
-		script := fmt.Sprintf(`qtls-probe-go1.27 -relay %[1]s %[2]s %[3]s & sleep 0.3
-			printf 'GET / HTTP/1.1\r\nHost: %[4]s\r\nConnection: close\r\n\r\n' | timeout 15 openssl s_client -ign_eof -connect %[1]s -servername %[4]s -verify_hostname %[4]s -verify_return_error -CAfile %[5]s; wait`,
-			relay, pieces, r.address, r.name, ca)
-		out := n.shell(trixie, script)
+		out := n.sClient(trixie, "GET / HTTP/1.1\r\nHost: "+r.name+"\r\nConnection: close\r\n\r\n",
+			fmt.Sprintf("timeout 60 qtls-probe-go1.27 -relay %s %s %s & %s", relay, pieces, r.address, untilListening(port)),
+			"-connect", relay, "-servername", r.name, "-verify_hostname", r.name, "-verify_return_error", "-CAfile", ca)
 		var a answer
 		a.leaf(out.stdout)
 		want := "ML-DSA-65"
@@ -281,7 +288,7 @@ func helloInPieces(n namespace, g *v1alpha1.QTLSGateway, ca string) {
 		for _, partial := range []string{"-stop-after 1", "-stop-after 300", "-stop-after 300 -hang-up", "-stop-after 1400"} {
 			t.Run(partial, func(t *testing.T) {
 				t.Parallel() // each takes until the gateway loses patience
-				const patience = 20 * time.Second
+				const patience = time.Minute
 				p := namespace{t, n.name}.runProbe("1.27", r, append(strings.Fields(partial), "-timeout", patience.String())...)
 				if p.Closed == nil || p.Closed.StillOpen {
 					t.Errorf("a hello with %s was not given up within %s: %+v", partial, patience, p)

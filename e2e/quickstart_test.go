@@ -69,7 +69,7 @@ func TestQuickstart(t *testing.T) {
 	if g == nil {
 		t.Fatalf("%s has no QTLSGateway", quickstart)
 	}
-	waitReady(t, g, 2*time.Minute)
+	waitReady(t, g, forReady)
 	result(t, "Ready %.1f s after apply", time.Since(start).Seconds())
 	ca := n.give("ca.pem", n.trusted(g))
 	listener := g.Spec.Listeners[0]
@@ -143,7 +143,7 @@ func waitAll(t *testing.T, objects []*unstructured.Unstructured) {
 		if (group != v1alpha1.GroupName || kind == "QTLSPolicy") && group != "cert-manager.io" && kind != "Pod" {
 			continue
 		}
-		eventually(t, 2*time.Minute, kind+" "+o.GetName()+" is ready", func(ctx context.Context) (bool, string) {
+		eventually(t, forReady, kind+" "+o.GetName()+" is ready", func(ctx context.Context) (bool, string) {
 			if ok, state := get(ctx, o); !ok {
 				return false, state
 			}

@@ -34,7 +34,7 @@ func (n namespace) withWeb() request {
 	a := n.withIssuer()
 	n.startEcho("echo", 1, "")
 	n.create(certificate("web", dual, "web.example"))
-	return request{name: "web.example", ca: n.give("ca.pem", a.bundle()), patience: 10 * time.Second}
+	return request{name: "web.example", ca: n.give("ca.pem", a.bundle())}
 }
 
 func sessions(lifetime time.Duration, store v1alpha1.TicketStore) v1alpha1.SessionResumption {
@@ -59,12 +59,10 @@ func (n namespace) direct(g *v1alpha1.QTLSGateway) (addresses []string, pods map
 	return addresses, pods
 }
 
-// comeBack lets clients come back for a while, and says how many were resumed.
-func (n namespace) comeBack(r request, for_ time.Duration, addresses ...string) summary {
+// comeBack lets clients come back so many times, and says how many were resumed.
+func (n namespace) comeBack(r request, times int, addresses ...string) summary {
 	n.Helper()
-	load := n.startReturning(r, 4, 60, addresses...)
-	time.Sleep(for_)
-	return n.stop(load)
+	return n.stop(n.startReturning(r, 4, 60, times, addresses...))
 }
 
 // share of the returning clients that were resumed.
@@ -74,8 +72,16 @@ func (s summary) resumption() string {
 	return fmt.Sprintf("%d connections, %d failed; %d brought a ticket, %d of them (%.1f %%) were resumed", s.Total, s.Failed, s.Returning, s.Resumed, 100*s.share())
 }
 
-// enough is the share that is promised.
-const enough = 0.99
+// enough says whether as many were resumed as is promised: 99 % of those that brought a ticket. A lifetime counts from the
+// full handshake, however often a client comes back in between; so each of the clients makes a full one once in a lifetime,
+// and the slower the machine, the more these are of all. They are left out.
+func (s summary) enough(clients int, lifetime time.Duration) bool {
+	full := clients * int(s.Seconds/lifetime.Seconds())
+	return float64(s.Resumed) >= 0.99*float64(s.Returning-full)
+}
+
+// long is at least the lifetime of a ticket where the spec names none.
+const long = time.Hour
 
 // Clients come back to four replicas, whichever it is; with a store, and, for comparison, without one.
 func TestResumption(t *testing.T) {
@@ -97,14 +103,14 @@ func TestResumption(t *testing.T) {
 		good func(summary) bool
 		want string
 	}{
-		{shared, func(s summary) bool { return s.share() >= enough }, "99 % or more"},
+		{shared, func(s summary) bool { return s.enough(4, long) }, "99 % or more"},
 		{alone, func(s summary) bool { return s.share() > 0.1 && s.share() < 0.45 }, "about a quarter: the control"},
 	} {
 		addresses, pods := n.direct(c.g)
 		if len(addresses) != 4 {
 			t.Fatalf("gateway %s has %d pods", c.g.Name, len(addresses))
 		}
-		s := n.comeBack(r, 15*time.Second, addresses...)
+		s := n.comeBack(r, 900, addresses...)
 		result(t, "gateway %s, 4 replicas, %s: %s", c.g.Name, c.want, s.resumption())
 		for _, from := range slices.Sorted(maps.Keys(s.Tickets)) {
 			var row []string
@@ -159,8 +165,8 @@ func basicAuth(name string) *corev1.Secret {
 func (n namespace) saveTicket(r request, address string) string {
 	n.Helper()
 	file := fmt.Sprintf("/tmp/%s/session-%d", n.name, time.Now().UnixNano())
-	out := n.shell(trixie, sClient(r, address)+" -sess_out "+file+" && test -s "+file)
-	if out.code != 0 || !strings.Contains(out.stdout, "\nNew, TLSv1.3") {
+	out := n.session(r, address, "-sess_out", file)
+	if saved := n.runIn(trixie, "test", "-s", file); saved.code != 0 || !strings.Contains(out.stdout, "\nNew, TLSv1.3") {
 		n.Fatalf("no session with %s: %s%s", address, out.stdout, out.stderr)
 	}
 	return file
@@ -169,64 +175,71 @@ func (n namespace) saveTicket(r request, address string) string {
 // resumes says whether a pod resumes a session. It is served either way.
 func (n namespace) resumes(r request, address, session string) bool {
 	n.Helper()
-	out := n.shell(trixie, sClient(r, address)+" -sess_in "+session)
-	if out.code != 0 || !strings.Contains(out.stdout, "HTTP/1.0 200") && !strings.Contains(out.stdout, "HTTP/1.1 200") {
+	out := n.session(r, address, "-sess_in", session)
+	if !strings.Contains(out.stdout, "HTTP/1.0 200") && !strings.Contains(out.stdout, "HTTP/1.1 200") {
 		n.Fatalf("%s does not serve: %s%s", address, out.stdout, out.stderr)
 	}
 	return strings.Contains(out.stdout, "\nReused, TLSv1.3")
 }
 
-func sClient(r request, address string) string {
-	return fmt.Sprintf(`(printf 'GET / HTTP/1.0\r\nHost: %[1]s\r\n\r\n'; sleep 0.5) | openssl s_client -connect %[2]s -servername %[1]s -CAfile %[3]s -verify_return_error`, r.name, address, r.ca)
+// session makes one request with OpenSSL's client.
+func (n namespace) session(r request, address string, more ...string) ran {
+	n.Helper()
+	return n.sClient(trixie, "GET / HTTP/1.0\r\nHost: "+r.name+"\r\n\r\n", "",
+		append([]string{"-connect", address, "-servername", r.name, "-CAfile", r.ca, "-verify_return_error"}, more...)...)
 }
 
 // Clients keep coming back while keys are rotated, pods replaced, added and taken away, HAProxy reloaded, and the
-// operator and an agent killed. A ticket's lifetime counts from the full handshake, however often a client comes back
-// in between: of these, each makes one every 20 seconds.
+// operator and an agent killed.
 func TestResumptionThroughChange(t *testing.T) {
 	n := newNamespace(t)
 	r := n.withWeb()
-	g := n.resumingGateway("web", 2, sessions(20*time.Second, v1alpha1.TicketStore{}))
+	const lifetime = 40 * time.Second // and the period of the rotations; keys are good for two, should these be late
+	g := n.resumingGateway("web", 2, sessions(lifetime, v1alpha1.TicketStore{}))
 	waitShared(t, g, forReady)
 	r.address = address(g, 443)
 	epoch := func() float64 { return n.metric(n.gatewayPods(g)[0], "qtls_agent_ticket_epoch") }
 	before, start := epoch(), time.Now()
-	whole := n.startReturning(r, 2, 20, r.address)
+	whole := n.startReturning(r, 2, 20, 1, r.address)
 	during := func(what string, change func()) {
 		t.Helper()
-		load := n.startReturning(r, 3, 45, r.address)
+		load := n.startReturning(r, 3, 45, 150, r.address)
 		time.Sleep(time.Second)
 		began := time.Now()
 		change()
 		time.Sleep(3 * time.Second)
 		s := n.stop(load)
 		result(t, "%s (%.0f s): %s", what, time.Since(began).Seconds(), s.resumption())
-		if s.share() < enough || s.Failed > 0 || s.Returning < 100 {
+		if !s.enough(3, lifetime) || s.Failed > 0 || s.Returning < 100 {
 			t.Errorf("%s: %s\n%s", what, s.resumption(), s)
 		}
 	}
-	during("two rotations", func() { time.Sleep(42 * time.Second) })
+	rotated := func(times float64) {
+		t.Helper()
+		was := epoch()
+		eventually(t, forReady, fmt.Sprintf("the keys are rotated %.0f times", times), func(context.Context) (bool, string) {
+			is := epoch()
+			return is >= was+times, fmt.Sprintf("epoch %v after %v", is, was)
+		})
+	}
+	during("two rotations", func() { rotated(2) })
 	during("every pod is replaced", func() {
 		pods := n.podUIDs(g)
 		replacePods(t, g, 1)
-		n.waitReplaced(g, pods, 2*time.Minute)
+		n.waitReplaced(g, pods, forReady)
 	})
 	during("a reload of HAProxy", func() {
 		update(t, g, func(g *v1alpha1.QTLSGateway) {
 			g.Spec.Listeners[0].Preference = v1alpha1.PreferClassical
 		})
-		waitProgrammed(t, g, time.Minute)
+		waitProgrammed(t, g, forReady)
 	})
 	during("the operator is killed when a rotation is due", func() {
-		was := epoch()
 		for range 3 {
 			killOperator(t)
 			time.Sleep(5 * time.Second)
 		}
-		eventually(t, time.Minute, "the keys are rotated again", func(context.Context) (bool, string) {
-			is := epoch()
-			return is > was, fmt.Sprintf("epoch %v after %v", is, was)
-		})
+		rotated(1)
 	})
 	during("an agent is killed", func() {
 		pod := n.gatewayPods(g)[0]
@@ -234,18 +247,18 @@ func TestResumptionThroughChange(t *testing.T) {
 			t.Logf("the connection to the container ended with it: %v", err)
 		}
 		time.Sleep(5 * time.Second)
-		waitShared(t, g, time.Minute)
+		waitShared(t, g, forReady)
 	})
 	for _, replicas := range []int32{1, 8, 2} {
 		during(fmt.Sprintf("scaled to %d", replicas), func() {
 			update(t, g, func(g *v1alpha1.QTLSGateway) { g.Spec.Replicas = ptr.To(replicas) })
 			n.waitGatewayPods(g, int(replicas))
-			waitShared(t, g, 2*time.Minute)
+			waitShared(t, g, forReady)
 		})
 	}
 	s := n.stop(whole)
 	result(t, "all of it, %.0f s, epochs %v to %v: %s", time.Since(start).Seconds(), before, epoch(), s.resumption())
-	if s.Failed > 0 || s.share() < enough || epoch() < before+4 {
+	if s.Failed > 0 || !s.enough(2, lifetime) || epoch() < before+3 {
 		t.Errorf("all of it: %s\n%s", s.resumption(), s)
 	}
 }
@@ -253,7 +266,7 @@ func TestResumptionThroughChange(t *testing.T) {
 // waitGatewayPods waits until there are so many, and no others.
 func (n namespace) waitGatewayPods(g *v1alpha1.QTLSGateway, want int) {
 	n.Helper()
-	eventually(n.T, 2*time.Minute, fmt.Sprintf("the gateway has %d ready pods", want), func(ctx context.Context) (bool, string) {
+	eventually(n.T, forReady, fmt.Sprintf("the gateway has %d ready pods", want), func(ctx context.Context) (bool, string) {
 		ready := 0
 		pods := n.pods(ctx, map[string]string{v1alpha1.LabelGateway: g.Name})
 		for _, p := range pods {
@@ -308,7 +321,8 @@ func TestResumptionFailover(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
 	r := n.withWeb()
-	g := n.resumingGateway("web", 2, sessions(15*time.Second, v1alpha1.TicketStore{Embedded: &v1alpha1.EmbeddedStore{HighAvailability: true}}))
+	const lifetime = 15 * time.Second
+	g := n.resumingGateway("web", 2, sessions(lifetime, v1alpha1.TicketStore{Embedded: &v1alpha1.EmbeddedStore{HighAvailability: true}}))
 	waitShared(t, g, forReady)
 	var nodes []string
 	for _, p := range n.pods(t.Context(), map[string]string{"app.kubernetes.io/name": "qtls-redis"}) {
@@ -316,17 +330,29 @@ func TestResumptionFailover(t *testing.T) {
 	}
 	result(t, "stores: %s", strings.Join(nodes, ", "))
 	addresses, _ := n.direct(g)
-	load := n.startReturning(r, 3, 45, addresses...)
+	load := n.startReturning(r, 3, 45, 150, addresses...)
 	epoch := func() float64 { return n.metric(n.gatewayPods(g)[0], "qtls_agent_ticket_epoch") }
 	before := epoch()
 	for turn := range 4 {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: fmt.Sprintf("web-redis-%d", turn%2)}}
+		if ok, state := get(t.Context(), pod); !ok {
+			t.Fatal(state)
+		}
+		killed := pod.UID
 		remove(t, pod, client.GracePeriodSeconds(0))
 		time.Sleep(10 * time.Second)
+		eventually(t, forReady, "the store is there again before the other is killed", func(ctx context.Context) (bool, string) {
+			ok, state := get(ctx, pod)
+			return ok && pod.UID != killed && isReady(pod), state
+		})
 	}
+	eventually(t, forReady, "the keys were rotated twice", func(context.Context) (bool, string) {
+		is := epoch()
+		return is >= before+2, fmt.Sprintf("epoch %v after %v", is, before)
+	})
 	s := n.stop(load)
 	result(t, "a store killed four times, epochs %v to %v: %s", before, epoch(), s.resumption())
-	if s.share() < enough || s.Failed > 0 || epoch() < before+2 {
+	if !s.enough(3, lifetime) || s.Failed > 0 {
 		t.Errorf("%s\n%s", s.resumption(), s)
 	}
 	waitShared(t, g, forChange)

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func (n namespace) startStore() store {
 			SecurityContext: restrictedPod(), TerminationGracePeriodSeconds: ptr.To[int64](0),
 			Containers: []corev1.Container{{
 				Name: "redis", Image: image("redis"), Command: embedded.ServerCommand(), SecurityContext: restrictedContainer(),
-				ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(embedded.Port)}}},
+				ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 10, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(embedded.Port)}}},
 				VolumeMounts:   []corev1.VolumeMount{{Name: "files", MountPath: embedded.FilesDir}, {Name: "data", MountPath: embedded.DataDir}},
 			}},
 			Volumes: []corev1.Volume{
@@ -101,7 +102,7 @@ func (s store) do(in string, words ...string) string {
 // waitNotShared waits until the condition says that clients do not resume on every pod, for the reason.
 func waitNotShared(t *testing.T, g *v1alpha1.QTLSGateway, reason string) string {
 	t.Helper()
-	return waitCondition(t, g, v1alpha1.ConditionSessionResumption, "False", reason, time.Minute)
+	return waitCondition(t, g, v1alpha1.ConditionSessionResumption, "False", reason, forReady)
 }
 
 // What can happen to a store, and clients that keep coming back: no handshake fails; resumption falls back, says so in
@@ -150,7 +151,7 @@ func TestStoreFaults(t *testing.T) {
 		{"a ring that was cut", func() { st.do("99\n{\"ring\":", "SET", ring()) }, 8 * time.Second, "", func() {}, false},
 		{"everything is deleted", func() { st.do("", "FLUSHALL") }, 8 * time.Second, "", func() {}, false},
 	} {
-		load := n.startReturning(r, 3, 45, addresses...)
+		load := n.startReturning(r, 3, 45, 150, addresses...)
 		before := epoch()
 		began := time.Now()
 		c.cause()
@@ -159,32 +160,40 @@ func TestStoreFaults(t *testing.T) {
 			said = waitNotShared(t, g, c.reason)
 		}
 		time.Sleep(c.lasts - time.Since(began))
+		if c.away {
+			eventually(t, forReady, "the pods have keys of their own", func(context.Context) (bool, string) {
+				is := epoch()
+				return is == 0, fmt.Sprintf("epoch %v", is)
+			})
+		}
 		local := epoch() == 0
+		// The store was away for longer than it was to be where the machine stood still.
+		inTime := time.Since(began) < 2*period
 		if local {
 			said = waitNotShared(t, g, v1alpha1.ReasonPodsWithKeysOfOwn)
 		}
 		c.mend()
 		mended := time.Now()
-		waitCondition(t, g, v1alpha1.ConditionSessionResumption, "True", v1alpha1.ReasonShared, time.Minute)
+		waitCondition(t, g, v1alpha1.ConditionSessionResumption, "True", v1alpha1.ReasonShared, forReady)
 		recovered := time.Since(mended)
 		s := n.stop(load)
 		result(t, "%s: %s; said: %q; %.1f s after its end all share again; epochs %v to %v", c.name, s.resumption(), said, recovered.Seconds(), before, epoch())
 		if s.Failed > 0 {
 			t.Errorf("%s: %s", c.name, s)
 		}
-		if local != c.away {
-			t.Errorf("%s: keys of the pod's own: %v, want %v", c.name, local, c.away)
+		if local && !c.away && inTime {
+			t.Errorf("%s: the pods have keys of their own", c.name)
 		}
-		if after := n.comeBack(r, 5*time.Second, addresses...); after.share() < enough || after.Failed > 0 {
+		if after := n.comeBack(r, 300, addresses...); !after.enough(4, period) || after.Failed > 0 {
 			t.Errorf("%s, afterwards: %s", c.name, after.resumption())
 		}
 	}
 	// Two rotations after all that.
 	before := epoch()
-	time.Sleep(2*period + 2*time.Second)
-	if after := epoch(); after < before+2 {
-		t.Errorf("epoch %v, %s after %v", after, 2*period, before)
-	}
+	eventually(t, forReady, "the keys are rotated twice", func(context.Context) (bool, string) {
+		is := epoch()
+		return is >= before+2, fmt.Sprintf("epoch %v after %v", is, before)
+	})
 	for _, p := range n.gatewayPods(g) {
 		if reached := n.metric(p, "qtls_agent_ticket_store_reached_timestamp_seconds"); time.Since(time.Unix(int64(reached), 0)) > time.Minute {
 			t.Errorf("pod %s says that it reached the store at %v", p.Name, reached)

@@ -102,6 +102,11 @@ func (n namespace) give(name string, content []byte) string {
 	return path
 }
 
+// untilListening is a loop of the shell that ends when somebody listens at a port of 127.0.0.1.
+func untilListening(port int) string {
+	return fmt.Sprintf("until grep -q '0100007F:%04X 00000000:0000 0A' /proc/net/tcp; do sleep 0.05; done", port)
+}
+
 // request is a connection that a client is to make, in the words of OpenSSL. Empty fields leave the client's default.
 type request struct {
 	address, name, ca string
@@ -113,7 +118,7 @@ type request struct {
 	cert, key         string // files
 	host, path        string
 	headers           []string
-	patience          time.Duration // of a load; 5 s when it is 0
+	patience          time.Duration // of a load; a minute when it is 0
 }
 
 // answer is what became of it.
@@ -182,7 +187,7 @@ func (a *answer) leaf(text string) {
 
 var (
 	opensslStatus  = regexp.MustCompile(`HTTP/1\.[01] ([0-9]{3})`) // a session ticket's print-out may stand before it in the line
-	opensslSuite   = regexp.MustCompile(`New, (TLSv1\.[0-9]), Cipher is (\S+)`)
+	opensslSuite   = regexp.MustCompile(`(?:New|Reused), (TLSv1\.[0-9]), Cipher is (\S+)`)
 	opensslGroup   = regexp.MustCompile(`(?:Negotiated TLS1\.3 group: |(?:Server|Peer) Temp Key: )([^,\s]+)`)
 	opensslECGroup = regexp.MustCompile(`(?:Server|Peer) Temp Key: ECDH, ([^,\s]+)`)
 	opensslError   = regexp.MustCompile(`(?m)^.*:error:[0-9A-F]+:[^:]*:[^:]*:([^:]*):`)
@@ -192,9 +197,27 @@ var (
 // timedOut is the exit code of timeout(1) when it had to end the command.
 const timedOut = 124
 
+// sClient runs OpenSSL's client until the server ends the connection; before is a command that runs beside it.
+func (n namespace) sClient(pod, request, before string, args ...string) ran {
+	n.Helper()
+	// The request comes from a file: what is typed into the container may be late, or lost when much goes on.
+	script := fmt.Sprintf(`%s
+timeout 20 openssl s_client -ign_eof "$@" < <(printf %%s '%s')`, before, strings.ReplaceAll(request, "'", `'\''`))
+	command := append([]string{"bash", "-c", script, "bash"}, args...)
+	for try := 1; ; try++ {
+		out := n.runIn(pod, command...)
+		if try == 5 || out.code != timedOut || opensslStatus.MatchString(out.stdout) || !opensslSuite.MatchString(out.stdout) {
+			return out
+		}
+		// Now and then s_client never reads its input after a handshake: -msg shows the session tickets and no request
+		// that follows them. A gateway that does not answer fails the next time, too.
+		n.Logf("%s: s_client sent no request in try %d: %s", pod, try, strings.Join(args, " "))
+	}
+}
+
 func (n namespace) openssl(pod string, r request) answer {
 	n.Helper()
-	args := []string{"openssl", "s_client", "-ign_eof", "-connect", r.address, "-servername", r.name, "-verify_hostname", r.name, "-verify_return_error", "-CAfile", r.ca}
+	args := []string{"-connect", r.address, "-servername", r.name, "-verify_hostname", r.name, "-verify_return_error", "-CAfile", r.ca}
 	option := func(flag, value string) {
 		if value != "" {
 			args = append(args, flag, value)
@@ -210,17 +233,7 @@ func (n namespace) openssl(pod string, r request) answer {
 		args = append(args, "-tls"+strings.ReplaceAll(r.version, ".", "_"))
 	}
 	lines := append([]string{"GET " + r.target() + " HTTP/1.1", "Host: " + r.authority(), "Connection: close"}, r.headers...)
-	// The request comes from a file: what is typed into the container may be late, or lost when much goes on.
-	lines = append(lines, "", "")
-	script := fmt.Sprintf(`timeout 8 "$@" < <(printf %%s '%s')`, strings.ReplaceAll(strings.Join(lines, "\r\n"), "'", `'\''`))
-	command := append([]string{"bash", "-c", script, "bash"}, args...)
-	out := n.runIn(pod, command...)
-	if out.code == timedOut && !opensslStatus.MatchString(out.stdout) && opensslSuite.MatchString(out.stdout) {
-		// Now and then s_client never reads its input after a handshake: -msg shows the session tickets and no request
-		// that follows them. A gateway that does not answer fails the second time, too.
-		n.Logf("%s, %s: s_client sent no request; once more", pod, r.address)
-		out = n.runIn(pod, command...)
-	}
+	out := n.sClient(pod, strings.Join(append(lines, "", ""), "\r\n"), "", args...)
 	all := out.stdout + out.stderr
 	var a answer
 	if m := opensslSuite.FindStringSubmatch(all); m != nil {
@@ -256,7 +269,7 @@ func (n namespace) curl(pod string, r request) answer {
 	if err != nil {
 		n.Fatal(err)
 	}
-	args := []string{"curl", "-sS", "-v", "--http1.1", "--max-time", "15", "--cacert", r.ca, "--resolve", r.name + ":" + port + ":" + host, "-w", `\n%{certs}`}
+	args := []string{"curl", "-sS", "-v", "--http1.1", "--max-time", "60", "--cacert", r.ca, "--resolve", r.name + ":" + port + ":" + host, "-w", `\n%{certs}`}
 	option := func(flag, value string) {
 		if value != "" {
 			args = append(args, flag, value)
@@ -340,7 +353,7 @@ type offer struct {
 // runProbe runs the probe of a release of Go with arguments of its own.
 func (n namespace) runProbe(release string, r request, more ...string) probed {
 	n.Helper()
-	args := []string{"qtls-probe-go" + release, "-ca", r.ca, "-sni", r.name}
+	args := []string{"qtls-probe-go" + release, "-timeout", r.patienceOrMinute().String(), "-ca", r.ca, "-sni", r.name}
 	option := func(flag, value string) {
 		if value != "" {
 			args = append(args, flag, value)
@@ -379,7 +392,7 @@ func (n namespace) probe(release string, r request) answer {
 // offerOf says what a client's ClientHello offers, by letting it connect to the probe.
 func (n namespace) offerOf(pod, command string, port int) offer {
 	n.Helper()
-	out := n.shell(pod, fmt.Sprintf("(sleep 0.3; %s) >/dev/null 2>&1 & qtls-probe-go1.27 -observe 127.0.0.1:%d; wait", command, port))
+	out := n.shell(pod, fmt.Sprintf("(%s; %s) >/dev/null 2>&1 & qtls-probe-go1.27 -timeout 1m -observe 127.0.0.1:%d; wait", untilListening(port), command, port))
 	var o offer
 	if err := json.Unmarshal([]byte(out.stdout), &o); err != nil {
 		n.Fatalf("what %q offers: %v: %s%s", command, err, out.stdout, out.stderr)

@@ -30,7 +30,7 @@ type inputs struct {
 	dockerfile []byte
 	args       map[string]string
 	programs   []string // paths of executables
-	provider   provider // empty for an image without
+	provider   compiled // empty for an image without
 	// system covers what lies below the programs, image the whole.
 	system, image key
 }
@@ -60,7 +60,7 @@ func (b *builder) systemInputs(i image) (inputs, error) {
 }
 
 // inputs gathers all that an image is made from, compiling its programs.
-func (b *builder) inputs(ctx context.Context, i image, p provider) (inputs, error) {
+func (b *builder) inputs(ctx context.Context, i image, p compiled) (inputs, error) {
 	in, err := b.systemInputs(i)
 	if err != nil {
 		return in, err
@@ -88,7 +88,7 @@ func (b *builder) inputs(ctx context.Context, i image, p provider) (inputs, erro
 
 // build returns the image, building it unless the cache holds it for these inputs.
 func (b *builder) build(ctx context.Context, i image) (result, error) {
-	var p provider
+	var p compiled
 	if i.provider {
 		var err error
 		if p, err = b.provider(ctx); err != nil {

@@ -25,6 +25,8 @@ import (
 //	rootfs/toolchain-KEY/        the root file system in which cargo runs
 //	cargo/home, src, target-KEY  cargo's downloads, the copy of crypto/ that it sees, and what a toolchain compiled
 //	provider/KEY/out/            the OpenSSL provider as images carry it; beside it, the crates in it
+//	hsmd/KEY/out/                hsmd, likewise
+//	kryoptic/KEY/out/            kryoptic, likewise
 //	log/                         the output of the commands that were run
 type cache struct{ dir string }
 
@@ -43,7 +45,7 @@ func openCache() (*cache, error) {
 		return nil, err
 	}
 	c := &cache{filepath.Join(base, "images")}
-	for _, sub := range []string{"bin", "base", "cargo", "log", "provider", "rootfs"} {
+	for _, sub := range []string{"bin", "base", "cargo", "hsmd", "kryoptic", "log", "provider", "rootfs"} {
 		if err := os.MkdirAll(c.path(sub), 0o755); err != nil {
 			return nil, fmt.Errorf("make the cache folder: %w", err)
 		}

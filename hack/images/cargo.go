@@ -24,9 +24,9 @@ const toolchainStage = "toolchain"
 // Of the many processors of qemu-user one is needed.
 const testTools = `
 FROM ` + toolchainStage + ` AS tests
-RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl pkg-config qemu-user rust-clippy rustfmt valgrind && \
+RUN DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends openssl pkg-config qemu-user rust-clippy rustfmt softhsm2 valgrind && \
     find /usr/bin -name 'qemu-*' ! -name qemu-x86_64 -delete
-RUN mkdir -p /cargo /out /src /target
+RUN mkdir -p /cargo /gateway /kryoptic /out /src /target
 `
 
 // toolchain is the root file system that cargo runs in.
@@ -188,7 +188,7 @@ func mirror(src, dst string) error {
 
 // inToolchain enters the root. It is read-only but for what cargo writes, and sees the network as the machine does.
 const inToolchain = `set -eu
-root=$1 src=$2 access=$3 out=$4 home=$5 target=$6 authorities=$7; shift 7
+root=$1 src=$2 access=$3 out=$4 gateway=$5 kryoptic=$6 home=$7 target=$8 authorities=$9; shift 9
 mount --bind "$root" "$root"
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
@@ -197,6 +197,8 @@ mount -o "remount,bind,$access" "$root/src"
 mount --bind "$home" "$root/cargo"
 mount --bind "$target" "$root/target"
 if [ -n "$out" ]; then mount --bind "$out" "$root/out"; fi
+if [ -n "$gateway" ]; then mount -o bind,ro "$gateway" "$root/gateway"; fi
+if [ -n "$kryoptic" ]; then mount -o bind,ro "$kryoptic" "$root/kryoptic"; fi
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 see() { if [ -e "$1" ]; then touch "$root$2"; mount --bind "$1" "$root$2"; mount -o remount,bind,ro "$root$2"; fi; }
 see /etc/resolv.conf /etc/resolv.conf
@@ -212,8 +214,43 @@ type cargoRun struct {
 	src      string
 	writable bool
 	// out, if there is one, is seen as /out.
-	out  string
+	out string
+	// with is what tests are run with besides.
+	with testModules
 	args []string
+}
+
+// testModules are modules of OpenSSL and of PKCS#11 that tests of the workspace use. Their folders are seen under fixed
+// names, and the tests find the modules in the environment.
+type testModules struct {
+	// gateway is the root of the gateway's packages, for its pkcs11-provider; kryoptic what its build left.
+	gateway, kryoptic string
+	environment       []string
+}
+
+// testModules makes them, unless the cache holds them. Not while cargo's lock is held.
+func (b *builder) testModules(ctx context.Context) (testModules, error) {
+	images, err := selectImages([]string{"gateway"})
+	if err != nil {
+		return testModules{}, err
+	}
+	gateway, err := b.rootfs(ctx, images[0])
+	if err != nil {
+		return testModules{}, err
+	}
+	provider, err := filepath.Glob(filepath.Join(gateway, "usr/lib/*/ossl-modules/pkcs11.so"))
+	if err != nil || len(provider) != 1 {
+		return testModules{}, fmt.Errorf("%s: no pkcs11-provider in it", gateway)
+	}
+	token, err := b.library(ctx, kryoptic)
+	if err != nil {
+		return testModules{}, err
+	}
+	out := filepath.Join(token.dir, "out")
+	return testModules{gateway: gateway, kryoptic: out, environment: []string{
+		"QTLS_PKCS11_PROVIDER=/gateway" + strings.TrimPrefix(provider[0], gateway),
+		"QTLS_KRYOPTIC=/kryoptic" + strings.TrimPrefix(token.module, out),
+	}}, nil
 }
 
 // inBuildRoot prepares a command in the build root.
@@ -227,11 +264,11 @@ func (c *cache) inBuildRoot(ctx context.Context, r cargoRun) (*exec.Cmd, error) 
 	}
 	authorities := cmp.Or(os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt")
 	args := append([]string{
-		"-c", inToolchain, "cargo", r.toolchain.root, r.src, access, r.out, c.path("cargo", "home"),
+		"-c", inToolchain, "cargo", r.toolchain.root, r.src, access, r.out, r.with.gateway, r.with.kryoptic, c.path("cargo", "home"),
 		c.path("cargo", r.toolchain.target()), authorities,
 	}, r.args...)
 	cmd := inPrivateMounts(command(ctx, "sh", args...))
-	cmd.Env = cargoEnvironment(os.Environ())
+	cmd.Env = append(cargoEnvironment(os.Environ()), r.with.environment...)
 	return cmd, nil
 }
 
@@ -278,6 +315,12 @@ func (b *builder) cargo(ctx context.Context, args []string, write bool, out io.W
 	if err != nil {
 		return err
 	}
+	var with testModules
+	if args[0] == "test" {
+		if with, err = b.testModules(ctx); err != nil {
+			return err
+		}
+	}
 	lock, err := b.lockCargo(t)
 	if err != nil {
 		return err
@@ -289,7 +332,7 @@ func (b *builder) cargo(ctx context.Context, args []string, write bool, out io.W
 		}
 		src = b.path("cargo", "src")
 	}
-	cmd, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, writable: write, args: append([]string{"cargo"}, args...)})
+	cmd, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, writable: write, with: with, args: append([]string{"cargo"}, args...)})
 	if err != nil {
 		return err
 	}

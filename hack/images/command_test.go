@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,16 +52,30 @@ func TestOfAFailingCommandItsOwnTextIsNotShown(t *testing.T) {
 
 func TestAnInterruptedCommandEndsWithItsChildren(t *testing.T) {
 	c := newCache(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	mark := filepath.Join(t.TempDir(), "survived")
-	err := c.logged(ctx, "wait", "wait", command(ctx, "sh", "-c", "(sleep 1; touch "+mark+") & wait"))
+	// The child and its parent hold one end of a pipe for as long as they live.
+	alive, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.Close()
+	cmd := command(ctx, "sh", "-c", "(echo begun >&3; exec sleep 600) & wait")
+	cmd.ExtraFiles = []*os.File{theirs}
+	go func() {
+		_, _ = alive.Read(make([]byte, len("begun\n")))
+		cancel()
+	}()
+	err = c.logged(ctx, "wait", "wait", cmd)
+	theirs.Close()
 	if err == nil || err.Error() != "wait: interrupted" {
 		t.Errorf("error %v, want wait: interrupted", err)
 	}
-	time.Sleep(1200 * time.Millisecond)
-	if _, err := os.Stat(mark); err == nil {
-		t.Error("a child outlived the interrupted command")
+	if err := alive.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alive.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a child outlived the interrupted command: %v", err)
 	}
 }
 
@@ -106,6 +122,7 @@ func TestRunRefusesWhatItDoesNotKnow(t *testing.T) {
 		"rootfs":          "rootfs: name an image",
 		"cargo":           "cargo: say what it is to do",
 		"provider all":    `provider: unexpected argument "all"`,
+		"kryoptic all":    `kryoptic: unexpected argument "all"`,
 		"rootfs echo":     "made from scratch",
 		"list -tars echo": "has not been built: images build echo",
 		"verify echo":     "has not been built: images build echo",

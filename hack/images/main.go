@@ -19,7 +19,7 @@ import (
 )
 
 const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
-       images provider
+       images provider | hsmd | kryoptic
        images cargo [-write] -- ARGUMENT...
        images handshake ARGUMENT...
 
@@ -28,6 +28,8 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   rootfs           print a folder with the root file system of an image's Debian packages, for tests
   verify           check the images built last: versions, user, rights, and a post-quantum handshake
   provider         print the path of the OpenSSL provider, oqsprovider.so, built from crypto/
+  hsmd             print the path of hsmd, the daemon that serves a token to other machines
+  kryoptic         print the path of libkryoptic_pkcs11.so, a token in software for development and tests
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
   handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, operations
 
@@ -59,7 +61,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if args[0] == "handshake" { // its options are its own
 		return runRust(ctx, args[0], args[1:], false, false, out)
 	}
-	if args[0] == "provider" || args[0] == "cargo" {
+	if _, library := libraries[args[0]]; library || args[0] == "cargo" {
 		return runRust(ctx, args[0], flags.Args(), *fresh, *write, out)
 	}
 	images, err := selectImages(flags.Args())
@@ -119,13 +121,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
+// libraries are the commands that print where a library was built.
+var libraries = map[string]rustLibrary{"provider": oqsprovider, "hsmd": hsmd, "kryoptic": kryoptic}
+
 // runRust runs the commands that are about the Rust workspace rather than images.
 func runRust(ctx context.Context, command string, args []string, fresh, write bool, out io.Writer) error {
+	l, library := libraries[command]
 	switch {
 	case command == "cargo" && len(args) == 0:
 		return errors.New("cargo: say what it is to do, as in: images cargo -- test")
-	case command == "provider" && len(args) > 0:
-		return fmt.Errorf("provider: unexpected argument %q", args[0])
+	case library && len(args) > 0:
+		return fmt.Errorf("%s: unexpected argument %q", command, args[0])
 	}
 	b, err := newBuilder(ctx)
 	if err != nil {
@@ -138,7 +144,7 @@ func runRust(ctx context.Context, command string, args []string, fresh, write bo
 	case "handshake":
 		return b.handshake(ctx, args, out)
 	}
-	p, err := b.provider(ctx)
+	p, err := b.library(ctx, l)
 	if err == nil {
 		fmt.Fprintln(out, p.module)
 	}

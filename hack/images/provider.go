@@ -17,24 +17,42 @@ import (
 const buildProvider = `cargo build --release --locked --package oqsprovider && \
     install -D -m 644 /target/release/liboqsprovider.so "/out/usr/lib/$(gcc -print-multiarch)/ossl-modules/oqsprovider.so"`
 
-// listCrates tells what the library is made of, on the platform that it is for.
-const listCrates = `cargo metadata --quiet --locked --format-version 1 --filter-platform "$(rustc --print host-tuple)"`
+// rustLibrary is a library, or a program, that is compiled in the toolchain's root and kept in the cache under a key of all that it is
+// made from.
+type rustLibrary struct {
+	// name is that of its folder in the cache, and of its log.
+	name string
+	// command compiles it and leaves it below /out, at a place that fits the pattern.
+	command, pattern string
+	// crate is its name as cargo has it, and workspace the folder of its Cargo.lock, relative to crypto.
+	crate, workspace string
+	// sources lists the files in crypto that can reach it.
+	sources func(dir string) ([]string, error)
+}
 
-// provider is the OpenSSL provider as it was built for this machine's platform.
-type provider struct {
-	// dir is what the Dockerfiles' provider stage leaves, below out/.
+var oqsprovider = rustLibrary{
+	name: "provider", crate: "oqsprovider", workspace: ".", command: buildProvider, sources: providerSources,
+	pattern: "usr/lib/*/ossl-modules/oqsprovider.so", // the folder that OpenSSL looks for modules in carries the platform's name
+}
+
+// compiled is a library as it was built for this machine's platform.
+type compiled struct {
+	// dir is what the Dockerfiles' stage of that name leaves, below out/.
 	dir string
-	// module is oqsprovider.so in it, crateList the record of what it is made of.
+	// module is the library in it, crateList the record of what it is made of.
 	module, crateList string
 }
 
-// providerSources lists the files of the Rust workspace in dir that can reach the provider: all but the workspace's other
-// crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
-func providerSources(dir string) ([]string, error) {
+// providerSources lists the files that can reach the provider.
+func providerSources(dir string) ([]string, error) { return crateSources(dir, "provider") }
+
+// crateSources lists the files of the Rust workspace in dir that can reach what is made of some of its crates: all but the
+// other crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
+func crateSources(dir string, crates ...string) ([]string, error) {
 	files, err := rustSources(dir)
 	return slices.DeleteFunc(files, func(f string) bool {
 		parts := strings.Split(filepath.ToSlash(f), "/")
-		if len(parts) > 1 && parts[0] != "provider" && parts[0] != ".cargo" {
+		if len(parts) > 1 && parts[0] != ".cargo" && !slices.Contains(crates, parts[0]) {
 			return true
 		}
 		return filepath.Ext(f) == ".md" || slices.ContainsFunc(parts, func(name string) bool {
@@ -43,82 +61,87 @@ func providerSources(dir string) ([]string, error) {
 	}), err
 }
 
-// providerKey names the provider by all that it is made from: the sources lie in src.
-func providerKey(t key, src string) (key, error) {
-	k := newKey("provider/1").text("toolchain", string(t)).text("command", buildProvider)
-	if err := k.files(src, providerSources); err != nil {
+// key names the library by all that it is made from: the sources lie in src.
+func (l rustLibrary) key(t key, src string) (key, error) {
+	k := newKey(l.name+"/1").text("toolchain", string(t)).text("command", l.command)
+	if err := k.files(src, l.sources); err != nil {
 		return "", err
 	}
 	return k.sum(), nil
 }
 
 // provider compiles the OpenSSL provider, unless the cache holds it for these sources.
-func (b *builder) provider(ctx context.Context) (provider, error) {
+func (b *builder) provider(ctx context.Context) (compiled, error) { return b.library(ctx, oqsprovider) }
+
+// library compiles a library, unless the cache holds it for these sources.
+func (b *builder) library(ctx context.Context, l rustLibrary) (compiled, error) {
 	src, err := b.sourceFolder()
 	if err != nil {
-		return provider{}, err
+		return compiled{}, err
 	}
 	t, err := b.toolchain(ctx)
 	if err != nil {
-		return provider{}, err
+		return compiled{}, err
 	}
-	k, err := providerKey(t.key, src)
+	k, err := l.key(t.key, src)
 	if err != nil {
-		return provider{}, err
+		return compiled{}, err
 	}
-	if p, ok := b.cachedProvider(k); ok {
+	if p, ok := b.cached(l, k); ok {
 		return p, nil
 	}
 	lock, err := b.lockCargo(t)
 	if err != nil {
-		return provider{}, err
+		return compiled{}, err
 	}
 	defer lock.Close()
 	copied := b.path("cargo", "src")
 	if err := mirror(src, copied); err != nil {
-		return provider{}, err
+		return compiled{}, err
 	}
 	// What is compiled is the copy; the checkout may have changed since.
-	if k, err = providerKey(t.key, copied); err != nil {
-		return provider{}, err
+	if k, err = l.key(t.key, copied); err != nil {
+		return compiled{}, err
 	}
-	if p, ok := b.cachedProvider(k); ok {
+	if p, ok := b.cached(l, k); ok {
 		return p, nil
 	}
-	dir := b.path("provider", k.short())
-	if err := b.compileProvider(ctx, t, copied, dir); err != nil {
-		return provider{}, err
+	dir := b.path(l.name, k.short())
+	if err := b.compileLibrary(ctx, l, t, copied, dir); err != nil {
+		return compiled{}, err
 	}
-	p, ok := findProvider(dir)
+	p, ok := l.find(dir)
 	if !ok {
-		return provider{}, fmt.Errorf("%s: no oqsprovider.so in it after a build that succeeded", dir)
+		return compiled{}, fmt.Errorf("%s: no %s in it after a build that succeeded", dir, filepath.Base(l.pattern))
 	}
-	return p, removeUnused(b.path("provider"), "", k.short())
+	return p, removeUnused(b.path(l.name), "", k.short())
 }
 
-// cachedProvider returns what the cache holds for a key, if it may be used, and notes that it is.
-func (b *builder) cachedProvider(k key) (provider, bool) {
-	dir := b.path("provider", k.short())
-	p, ok := findProvider(dir)
+// cached returns what the cache holds of a library for a key, if it may be used, and notes that it is.
+func (b *builder) cached(l rustLibrary, k key) (compiled, bool) {
+	dir := b.path(l.name, k.short())
+	p, ok := l.find(dir)
 	return p, ok && !b.fresh && touch(dir) == nil
 }
 
-// compileProvider compiles what lies in src into dir, which appears only when it is whole.
-func (b *builder) compileProvider(ctx context.Context, t toolchain, src, dir string) error {
+// compileLibrary compiles what lies in src into dir, which appears only when it is whole.
+func (b *builder) compileLibrary(ctx context.Context, l rustLibrary, t toolchain, src, dir string) error {
 	part := dir + ".part"
 	out := filepath.Join(part, "out")
 	if err := errors.Join(os.RemoveAll(part), os.MkdirAll(out, 0o755)); err != nil {
 		return err
 	}
 	defer os.RemoveAll(part)
-	build, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, out: out, args: []string{"sh", "-c", buildProvider}})
+	build, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, out: out, args: []string{"sh", "-c", l.command}})
 	if err != nil {
 		return err
 	}
-	if err := b.logged(ctx, "compile oqsprovider", "provider", build); err != nil {
+	if err := b.logged(ctx, "compile "+l.crate, l.name, build); err != nil {
 		return err
 	}
-	list, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, args: []string{"sh", "-c", listCrates}})
+	// On the platform that it is for.
+	listCrates := `cargo metadata --quiet --locked --format-version 1 --manifest-path "$0/Cargo.toml" --filter-platform "$(rustc --print host-tuple)"`
+	list, err := b.inBuildRoot(ctx, cargoRun{toolchain: t, src: src, args: []string{"sh", "-c", listCrates, l.workspace}})
 	if err != nil {
 		return err
 	}
@@ -126,7 +149,7 @@ func (b *builder) compileProvider(ctx context.Context, t toolchain, src, dir str
 	if err != nil {
 		return err
 	}
-	lock, err := os.ReadFile(filepath.Join(src, "Cargo.lock"))
+	lock, err := os.ReadFile(filepath.Join(src, l.workspace, "Cargo.lock"))
 	if err != nil {
 		return err
 	}
@@ -134,7 +157,7 @@ func (b *builder) compileProvider(ctx context.Context, t toolchain, src, dir str
 	if err != nil {
 		return err
 	}
-	crates, err := linkedCrates([]byte(metadata), "oqsprovider", checksums)
+	crates, err := linkedCrates([]byte(metadata), l.crate, checksums)
 	if err != nil {
 		return err
 	}
@@ -148,16 +171,16 @@ func (b *builder) compileProvider(ctx context.Context, t toolchain, src, dir str
 	return replace(part, dir)
 }
 
-// findProvider returns what was built into dir. The folder that OpenSSL looks for modules in carries the platform's name.
-func findProvider(dir string) (provider, bool) {
-	found, err := filepath.Glob(filepath.Join(dir, "out/usr/lib/*/ossl-modules/oqsprovider.so"))
+// find returns what was built into dir.
+func (l rustLibrary) find(dir string) (compiled, bool) {
+	found, err := filepath.Glob(filepath.Join(dir, "out", l.pattern))
 	if err != nil || len(found) != 1 {
-		return provider{}, false
+		return compiled{}, false
 	}
-	return provider{dir: dir, module: found[0], crateList: filepath.Join(dir, "crates.json")}, true
+	return compiled{dir: dir, module: found[0], crateList: filepath.Join(dir, "crates.json")}, true
 }
 
-// crate is a Rust package, as it was published, whose code is in the provider.
+// crate is a Rust package, as it was published, whose code is in a library.
 type crate struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -267,13 +290,13 @@ func linkedCrates(metadata []byte, library string, checksums map[crateID]string)
 			if slices.Contains(t.Kind, "proc-macro") {
 				macros[p.ID] = true
 			}
-			if t.Name == library && slices.Contains(t.Kind, "cdylib") {
+			if t.Name == library && (slices.Contains(t.Kind, "cdylib") || slices.Contains(t.Kind, "bin")) {
 				root = p.ID
 			}
 		}
 	}
 	if root == "" {
-		return nil, fmt.Errorf("cargo metadata: no package makes a cdylib %s", library)
+		return nil, fmt.Errorf("cargo metadata: no package makes a cdylib %s, or a program of that name", library)
 	}
 	add(root)
 	crates := []crate{}

@@ -15,7 +15,7 @@ import (
 func TestProviderKeyCoversToolchainAndSources(t *testing.T) {
 	keyOf := func(toolchain key, files map[string]string) key {
 		t.Helper()
-		k, err := providerKey(toolchain, tree(t, files))
+		k, err := oqsprovider.key(toolchain, tree(t, files))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,11 +101,11 @@ func TestWhatTheProvidersKeyLeavesOutIsNoneOfItsCode(t *testing.T) {
 
 func TestTheProviderIsFoundUnderThePlatformsName(t *testing.T) {
 	dir := tree(t, map[string]string{"out/usr/lib/aarch64-linux-gnu/ossl-modules/oqsprovider.so": "", "crates.json": "[]"})
-	p, ok := findProvider(dir)
+	p, ok := oqsprovider.find(dir)
 	if want := filepath.Join(dir, "out/usr/lib/aarch64-linux-gnu/ossl-modules/oqsprovider.so"); !ok || p.module != want || p.dir != dir {
 		t.Errorf("got %+v, %t", p, ok)
 	}
-	if p, ok := findProvider(t.TempDir()); ok {
+	if p, ok := oqsprovider.find(t.TempDir()); ok {
 		t.Errorf("found in an empty folder: %+v", p)
 	}
 }
@@ -131,25 +131,25 @@ func TestAProviderStaysForADayAfterItsLastUse(t *testing.T) {
 	aged(theirs, 23*time.Hour)
 	aged(used, 48*time.Hour)
 	aged(former, 25*time.Hour)
-	if _, ok := b.cachedProvider(used); !ok {
+	if _, ok := b.cached(oqsprovider, used); !ok {
 		t.Fatal("a provider in the cache is not found")
 	}
-	if _, ok := b.cachedProvider(newKey("none").sum()); ok {
+	if _, ok := b.cached(oqsprovider, newKey("none").sum()); ok {
 		t.Error("one that is not there is found")
 	}
 	if err := removeUnused(b.path("provider"), "", own.short()); err != nil {
 		t.Fatal(err)
 	}
 	for what, k := range map[string]key{"its own": own, "one of yesterday": theirs, "an old one that is in use": used} {
-		if _, ok := findProvider(b.path("provider", k.short())); !ok {
+		if _, ok := oqsprovider.find(b.path("provider", k.short())); !ok {
 			t.Errorf("%s is gone", what)
 		}
 	}
-	if _, ok := findProvider(b.path("provider", former.short())); ok {
+	if _, ok := oqsprovider.find(b.path("provider", former.short())); ok {
 		t.Error("what nobody used for a day is still there")
 	}
 	b.fresh = true
-	if _, ok := b.cachedProvider(used); ok {
+	if _, ok := b.cached(oqsprovider, used); ok {
 		t.Error("-fresh uses the cache")
 	}
 }

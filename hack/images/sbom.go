@@ -34,8 +34,8 @@ type rustModule struct {
 	crates       []crate
 }
 
-// readModule reads what is recorded of the OpenSSL provider.
-func readModule(p provider) (rustModule, error) {
+// readModule reads what is recorded of a library.
+func readModule(p compiled) (rustModule, error) {
 	crates, err := readCrates(p.crateList)
 	if err != nil {
 		return rustModule{}, err

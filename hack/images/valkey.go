@@ -32,7 +32,8 @@ func valkeyHandshake(ctx context.Context, c *container) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	const address = "127.0.73.1" // of which no client is given a port
+	l, err := net.Listen("tcp", address+":0")
 	if err != nil {
 		return "", err
 	}
@@ -42,7 +43,7 @@ func valkeyHandshake(ctx context.Context, c *container) (string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan string, 1)
 	go func() {
-		out, err := c.exec(ctx, "valkey-server", "--bind", "127.0.0.1", "--port", "0", "--tls-port", strconv.Itoa(port), "--save", "",
+		out, err := c.exec(ctx, "valkey-server", "--bind", address, "--port", "0", "--tls-port", strconv.Itoa(port), "--save", "",
 			"--dir", "/tmp", "--tls-cert-file", "/mnt/valkey.crt", "--tls-key-file", "/mnt/valkey.key", "--tls-auth-clients", "no")
 		ended <- fmt.Sprintf("it ended: %v: %s", err, lastLines([]byte(out), 5))
 	}()
@@ -53,10 +54,10 @@ func valkeyHandshake(ctx context.Context, c *container) (string, error) {
 			<-ended // its mounts end with it
 		}
 	}()
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Minute}, Config: &tls.Config{
 		RootCAs: authorities, ServerName: "probe.example", MinVersion: tls.VersionTLS13, CurvePreferences: []tls.CurveID{tls.X25519MLKEM768}}}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 		if err == nil {
 			defer conn.Close()
 			state := conn.(*tls.Conn).ConnectionState()

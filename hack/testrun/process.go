@@ -20,7 +20,7 @@ import (
 const toTidyUp = 2 * time.Minute
 
 // prepared bounds a preparation: with an empty cache it builds Kubernetes.
-const prepared = 40 * time.Minute
+const prepared = time.Hour
 
 // run returns the command's output.
 func (p preparation) run(ctx context.Context, env []string, out io.Writer) (string, error) {

@@ -160,7 +160,7 @@ func newPodOf(t *testing.T, api *apiServer, name string, n *network) *pod {
 	for name, content := range p.tls.agent {
 		p.write("agent-tls/"+name, content)
 	}
-	p.status = &http.Client{Timeout: 40 * time.Second, Transport: &http.Transport{TLSClientConfig: p.tls.operator, DialContext: p.network.dial}}
+	p.status = &http.Client{Timeout: 2 * patience, Transport: &http.Transport{TLSClientConfig: p.tls.operator, DialContext: p.network.dial}}
 	p.health = &http.Client{Transport: &http.Transport{DialContext: p.network.dial}}
 	return p
 }
@@ -310,7 +310,7 @@ func (p *pod) statusIs(what string, good func(dataplane.Status) bool) dataplane.
 	p.t.Helper()
 	var last dataplane.Status
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * patience); time.Now().Before(deadline); {
 		last, err = p.getStatus(last.Sequence, time.Second)
 		if err == nil && good(last) {
 			return last
@@ -331,7 +331,7 @@ func (p *pod) runs(target dataplane.Target) dataplane.Status {
 func (p *pod) eventually(what string, try func() error) {
 	p.t.Helper()
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if err = try(); err == nil {
 			return
 		}
@@ -450,7 +450,7 @@ func (c client) get(path string) (body, serial string, err error) {
 		return conn, err
 	}}
 	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("https://" + testHost + path)
+	response, err := (&http.Client{Transport: transport, Timeout: patience}).Get("https://" + testHost + path)
 	if err != nil {
 		return "", "", err
 	}

@@ -246,9 +246,7 @@ func (a *Agent) ringRead(r reading) {
 	a.rings[r.ring] = seen
 }
 
-// longest is for how long a ring may be used at most, whatever its store says:
-// the operator rotates it after one period, and stops to tell the store that it
-// is good at the latest then, for two more.
+// longest is for how long a ring may be used at most, whatever its store says.
 func (a *Agent) longest(id string) time.Duration {
 	seconds := 0
 	if a.access != nil {
@@ -259,7 +257,7 @@ func (a *Agent) longest(id string) time.Duration {
 			seconds = max(seconds, t.RotationSeconds)
 		}
 	}
-	return 3 * time.Duration(seconds) * time.Second
+	return tickets.MostPeriods * time.Duration(seconds) * time.Second
 }
 
 // openRing opens a document, unless it is older than what was had before: a

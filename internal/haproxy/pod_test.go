@@ -13,6 +13,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -134,6 +135,9 @@ func (i issuer) issue(t testing.TB, algorithm v1alpha1.KeyAlgorithm, subject pki
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
+
+// patience is with what has to happen; how soon it does is not tested.
+const patience = time.Minute
 
 // pod is a gateway pod without its agent.
 type pod struct {
@@ -306,7 +310,7 @@ func (p *pod) admin() runtime.Admin {
 func (p *pod) eventually(what string, try func() error) {
 	p.t.Helper()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if err = try(); err == nil {
 			return
 		}
@@ -318,7 +322,7 @@ func (p *pod) eventually(what string, try func() error) {
 // comes.
 func (p *pod) handshake() Handshake {
 	p.t.Helper()
-	h, ok := p.handshakeWithin(5 * time.Second)
+	h, ok := p.handshakeWithin(patience)
 	if !ok {
 		p.t.Fatal("HAProxy logs no handshake")
 	}
@@ -366,8 +370,9 @@ func openSSL(image string, args ...string) client {
 		} else {
 			all = append(all, "-servername", server, "-verify_hostname", server)
 		}
-		cmd := program(image, "usr/bin/openssl", append(all, args...)...)
-		out, err := cmd.CombinedOutput() // its standard input is empty: it ends after the handshake
+		cmd := program(image, "usr/bin/openssl", append(append(all, "-ign_eof"), args...)...)
+		cmd.Stdin = strings.NewReader("GET / HTTP/1.0\r\n\r\n") // it ends when the server has answered, and finished its handshake before
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return string(out), fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 		}
@@ -385,10 +390,19 @@ func goTLS(change func(*tls.Config)) client {
 		if err != nil {
 			return "", err
 		}
-		defer conn.Close()
+		defer leave(conn)
 		state := conn.ConnectionState()
 		return fmt.Sprintf("%s %s %s", tls.VersionName(state.Version), state.CurveID, state.PeerCertificates[0].PublicKeyAlgorithm), nil
 	}}
+}
+
+// leave once the server has finished its handshake, too: to one whose client is
+// gone before it has sent its tickets, the handshake has failed.
+func leave(conn *tls.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.CloseWrite()
+	_, _ = io.Copy(io.Discard, conn)
 }
 
 func (p *pod) dial(port int, server string, change func(*tls.Config)) (*tls.Conn, error) {
@@ -398,7 +412,7 @@ func (p *pod) dial(port int, server string, change func(*tls.Config)) (*tls.Conn
 	if change != nil {
 		change(config)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {

@@ -107,11 +107,13 @@ func podSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
 // agentContainer is a native sidecar: it starts before HAProxy, to write its
 // configuration, and ends after it, to report its drain.
 func agentContainer(g *v1alpha1.QTLSGateway, s Settings) corev1.Container {
+	// What is wrong is answered at once. No answer says only that the node is
+	// busy: taking its pods from their Service, or their agents' lives, helps nobody.
 	probe := func(path string, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{
 			ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
 			PeriodSeconds:    period,
-			TimeoutSeconds:   2,
+			TimeoutSeconds:   10,
 			FailureThreshold: failures,
 		}
 	}

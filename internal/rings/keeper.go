@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
 )
 
@@ -26,9 +27,9 @@ const (
 	refresh = 5 * time.Second
 	// retryFirst to retryMost space the tries of what fails.
 	retryFirst, retryMost = 250 * time.Millisecond, 3 * time.Second
-	// lives is for how many rotation periods a ring may be used that nobody
-	// rotates: its keys would get too old.
-	lives = 2
+	// lives is for how many rotation periods a store has a ring that is not
+	// written again. It is written for one, until the next rotation is due.
+	lives = tickets.MostPeriods - 1
 )
 
 // Wanted is what a gateway needs of its rings.

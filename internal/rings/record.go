@@ -35,10 +35,6 @@ type record struct {
 // wrappingKeyLife is how long a wrapping key seals.
 const wrappingKeyLife = 7 * 24 * time.Hour
 
-// tooOld is after how many periods keys are older than any may be that opens
-// tickets.
-const tooOld = 3
-
 // change is what has to be done with the ring itself.
 type change int
 
@@ -80,7 +76,7 @@ func advance(before record, known bool, rotation time.Duration, at time.Time, dr
 		after.LeastEpoch = before.Epoch + tickets.Size
 	case !known:
 		do = renew
-	case since >= tooOld*rotation:
+	case since >= tickets.MostPeriods*rotation:
 		do = renew // its keys should have been forgotten meanwhile
 	case since >= rotation, since < -rotation: // a clock that was wrong
 		do = rotate

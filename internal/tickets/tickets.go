@@ -54,6 +54,11 @@ func (k Key) Base64() string { return base64.StdEncoding.EncodeToString(k[:]) }
 // Size of a ring, in keys.
 const Size = 3
 
+// MostPeriods is for how many rotation periods the keys of a ring that nobody
+// rotates may be used at most, by a replica or in a store: then they are older
+// than any that still opens tickets.
+const MostPeriods = 3
+
 // Ring is three keys: old, encrypting, next.
 type Ring struct {
 	// Epoch is the number of the newest key, which encrypts after the next

@@ -11,14 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-)
 
-// How long a server is waited for. Tests wait longer: their machine may be busy.
-var (
-	dialTimeout    = 2 * time.Second
-	commandTimeout = 2 * time.Second
-	// operationTimeout bounds all that is done to one member in one call.
-	operationTimeout = 5 * time.Second
+	"qtls.dev/qtls/internal/ticketstore/internal/limit"
 )
 
 const (
@@ -51,13 +45,13 @@ func (c Connection) members() []member {
 			MasterName: c.Master, SentinelAddrs: c.Addresses, Dialer: c.dialer,
 			SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 			Username: c.Username, Password: c.Password, Protocol: 2,
-			MaxRetries: -1, DialTimeout: dialTimeout, DialerRetries: 1, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout,
+			MaxRetries: -1, DialTimeout: limit.Dial, DialerRetries: 1, ReadTimeout: limit.Command, WriteTimeout: limit.Command,
 			ContextTimeoutEnabled: true, PoolSize: poolSize, MaxActiveConns: poolSize, ConnMaxIdleTime: idleTime, DisableIdentity: true,
 		})}}
 	case Cluster:
 		return []member{{"cluster " + strings.Join(c.Addresses, ", "), redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: c.Addresses, Dialer: c.dialer, Username: c.Username, Password: c.Password, Protocol: 2,
-			MaxRedirects: 3, MaxRetries: -1, DialTimeout: dialTimeout, DialerRetries: 1, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout,
+			MaxRedirects: 3, MaxRetries: -1, DialTimeout: limit.Dial, DialerRetries: 1, ReadTimeout: limit.Command, WriteTimeout: limit.Command,
 			ContextTimeoutEnabled: true, PoolSize: poolSize, MaxActiveConns: poolSize, ConnMaxIdleTime: idleTime, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})}}
@@ -66,7 +60,7 @@ func (c Connection) members() []member {
 	for _, a := range c.Addresses {
 		members = append(members, member{a, redis.NewClient(&redis.Options{
 			Addr: a, Dialer: c.dialer, Username: c.Username, Password: c.Password, Protocol: 2,
-			MaxRetries: -1, DialTimeout: dialTimeout, DialerRetries: 1, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout,
+			MaxRetries: -1, DialTimeout: limit.Dial, DialerRetries: 1, ReadTimeout: limit.Command, WriteTimeout: limit.Command,
 			ContextTimeoutEnabled: true, PoolSize: poolSize, MaxActiveConns: poolSize, ConnMaxIdleTime: idleTime, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})})
@@ -86,7 +80,7 @@ func (c Connection) dialer(ctx context.Context, network, addr string) (net.Conn,
 }
 
 func (c Connection) dial(ctx context.Context, network, addr string) (*tls.Conn, error) {
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}, Config: c.tlsConfig(addr)}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: limit.Dial, KeepAlive: 15 * time.Second}, Config: c.tlsConfig(addr)}
 	conn, err := d.DialContext(ctx, network, addr)
 	switch {
 	case err != nil && c.RequireHybrid && strings.HasSuffix(err.Error(), "handshake failure"): // the alert

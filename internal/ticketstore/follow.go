@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"qtls.dev/qtls/internal/ticketstore/internal/limit"
 )
 
 const (
@@ -62,7 +64,7 @@ func (m member) listen(ctx context.Context, channels []string, heard func(channe
 	for asked := false; ; {
 		timeout := quiet
 		if asked {
-			timeout = commandTimeout
+			timeout = limit.Command
 		}
 		message, err := subscription.ReceiveTimeout(ctx, timeout)
 		var network net.Error

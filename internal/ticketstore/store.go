@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"qtls.dev/qtls/internal/ticketstore/internal/limit"
 )
 
 // Store is an open store. Its methods may be called at the same time.
@@ -59,7 +61,7 @@ func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, m 
 	var all sync.WaitGroup
 	for i, m := range s.members {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+			ctx, cancel := context.WithTimeout(ctx, limit.Operation)
 			defer cancel()
 			// The pool's connections may all have ended with the server's last life;
 			// that shows when they are used. All that is done here may be done twice.

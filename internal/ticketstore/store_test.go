@@ -14,6 +14,7 @@ import (
 
 	"qtls.dev/qtls/internal/ticketstore"
 	"qtls.dev/qtls/internal/ticketstore/embedded"
+	"qtls.dev/qtls/internal/ticketstore/internal/limit"
 	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
@@ -352,7 +353,7 @@ func TestACutNetworkIsNotWaitedForForEver(t *testing.T) {
 		if err == nil {
 			t.Fatal("a server that does not answer was read from")
 		}
-		if took < ticketstore.CommandTimeout {
+		if took < limit.Command {
 			break
 		}
 		if try == 20 {

@@ -54,7 +54,7 @@ impl Client {
     pub fn connect(&self, address: SocketAddr, ticket: Option<SslSession>) -> Result<Connection> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut ssl = Ssl::new(&self.context)?;
         ssl.set_hostname("localhost")?;
         ssl.param_mut().set_host("localhost")?;

@@ -112,8 +112,7 @@ impl Config {
         if t.has("address") {
             return error(t.line, "[token]: address: a daemon serves a token of its own machine; name its module");
         }
-        t.name = "token";
-        let token = member(&mut t)?;
+        let token = Member { name: "token".into(), ..member(&mut t)? };
         let config = Config {
             listen: address(&mut d, "listen")?.unwrap_or_else(|| SocketAddr::from(([0u16; 8], 7443))),
             metrics: address(&mut d, "metrics")?,

@@ -99,7 +99,6 @@ fn run(path: &Path) -> Result<(), String> {
     thread::Builder::new().name("hsmd-accept".into()).spawn(accept).map_err(|e| format!("no thread: {e}"))?;
     loop {
         let signal = next_signal(&set);
-        work.look();
         let now = stamps(path, &config);
         if signal == Some(libc::SIGHUP) || now != seen {
             seen = now;

@@ -73,7 +73,8 @@ pub struct Server {
     work: Arc<Work>,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
-    open: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// The sockets of all connections, to end them.
+    open: Mutex<HashMap<u64, TcpStream>>,
     next: AtomicU64,
 }
 
@@ -117,7 +118,15 @@ impl Server {
             }
             let server = self.clone();
             let serve = move || {
-                server.serve(tcp, peer);
+                let id = server.next.fetch_add(1, Relaxed);
+                if let Ok(tcp) = tcp.try_clone() {
+                    lock(&server.open).insert(id, tcp);
+                }
+                // A drain that began before it was listed has not seen it.
+                if server.serving() {
+                    server.serve(tcp, peer);
+                }
+                lock(&server.open).remove(&id);
                 server.metrics.connections.fetch_sub(1, SeqCst);
             };
             if thread::Builder::new().name("hsmd-read".into()).stack_size(STACK).spawn(serve).is_err() {
@@ -134,8 +143,8 @@ impl Server {
         self.draining.store(true, SeqCst);
         // SAFETY: the listener lives; this wakes the thread that accepts, and refuses who comes later.
         unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-        for connection in lock(&self.open).values() {
-            let _ = connection.tcp.shutdown(Shutdown::Read);
+        for tcp in lock(&self.open).values() {
+            let _ = tcp.shutdown(Shutdown::Read);
         }
         while self.metrics.connections.load(SeqCst) > 0 {
             if Instant::now() >= deadline {
@@ -143,7 +152,8 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        true
+        // Connections give up what the token does not answer in time.
+        self.metrics.in_flight.load(SeqCst) == 0
     }
 
     fn serve(self: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
@@ -169,8 +179,6 @@ impl Server {
             outbox: Mutex::default(),
             changed: Condvar::new(),
         });
-        let id = self.next.fetch_add(1, Relaxed);
-        lock(&self.open).insert(id, connection.clone());
         let (writing, time, metrics) = (connection.clone(), self.config.write_timeout, self.metrics.clone());
         let write = move || writing.write(time, &metrics);
         match thread::Builder::new().name("hsmd-write".into()).stack_size(STACK).spawn(write) {
@@ -184,7 +192,6 @@ impl Server {
             }
             Err(_) => self.metrics.refuse(Refusal::Full),
         }
-        lock(&self.open).remove(&id);
     }
 
     /// The connection, and the DNS names of its client's certificate.
@@ -252,21 +259,24 @@ impl Server {
         let mut deadline = Instant::now() + self.config.idle_timeout;
         lock(&connection.tls).take(&mut inbox).map_err(|e| e.to_string())?;
         loop {
-            while let Some(frame) = next_frame(&mut inbox).map_err(|Malformed| self.malformed(connection, 0))? {
+            let mut rest = &inbox[..];
+            while let Some(frame) = next_frame(&mut rest).map_err(|Malformed| self.malformed(connection, 0))? {
                 deadline = Instant::now() + self.config.idle_timeout;
-                let (id, request) =
-                    protocol::read_request(&frame).map_err(|Malformed| self.malformed(connection, 0))?;
+                let (id, request) = protocol::read_request(frame).map_err(|Malformed| self.malformed(connection, 0))?;
                 let request = request.map_err(|Malformed| self.malformed(connection, id))?;
                 if !connection.has_room(2 * self.config.in_flight) {
                     return Ok(());
                 }
                 self.request(connection, id, request);
             }
+            let read = inbox.len() - rest.len();
+            inbox.drain(..read);
             let mut timed = Timed { tcp: &connection.tcp, deadline };
             let n = match timed.read(&mut buffer) {
-                // A drain, or the client has no more to ask; what is in flight is answered.
                 Ok(0) => {
-                    connection.wait_for_answers(self.config.drain);
+                    if !self.serving() {
+                        connection.wait_for_answers(self.config.drain);
+                    }
                     return Ok(());
                 }
                 Ok(n) => n,
@@ -292,9 +302,6 @@ impl Server {
                     connection.changed.notify_all();
                 }
                 result?;
-                if inbox.len() > LONGEST + PREFIX + buffer.len() {
-                    break; // what is there is a frame already
-                }
             }
         }
     }
@@ -323,24 +330,21 @@ impl Server {
             return connection.send(id, &Answer::Failed(failure), false);
         }
         self.metrics.in_flight.fetch_add(1, SeqCst);
-        let (to, metrics) = (connection.clone(), self.metrics.clone());
+        let (to, of, metrics) = (connection.clone(), connection.clone(), self.metrics.clone());
+        let wanted = Box::new(move || !lock(&of.outbox).closed);
         let answer = Box::new(move |answer: Answer| {
             to.send(id, &answer, true);
             metrics.in_flight.fetch_sub(1, SeqCst);
         });
-        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), answer });
+        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), wanted, answer });
     }
 }
 
 /// Cuts the next frame off, if it is whole.
-fn next_frame(inbox: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Malformed> {
-    let Some(prefix) = inbox.first_chunk::<PREFIX>() else { return Ok(None) };
-    let end = PREFIX + protocol::length(*prefix)?;
-    if inbox.len() < end {
-        return Ok(None);
-    }
-    let frame = inbox[PREFIX..end].to_vec();
-    inbox.drain(..end);
+fn next_frame<'a>(inbox: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
+    let Some((prefix, rest)) = inbox.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let Some((frame, rest)) = rest.split_at_checked(protocol::length(*prefix)?) else { return Ok(None) };
+    *inbox = rest;
     Ok(Some(frame))
 }
 

@@ -16,13 +16,14 @@ use qtls_pkcs11::{
     protocol::{Answer, Request},
     slot::{fits, longest},
     spki::PublicKey,
+    status::{quoted, timestamp, Status},
     token::{self, Algorithm, Failure, KeyName, Token},
 };
 use std::{
     collections::{HashMap, VecDeque},
     sync::{atomic::Ordering::Relaxed, Arc, Condvar, Mutex},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// One request on its way, and who gets the answer.
@@ -30,13 +31,15 @@ pub struct Order {
     pub client: Arc<str>,
     pub request: Request,
     pub received: Instant,
+    /// Whether the client is still there.
+    pub wanted: Box<dyn Fn() -> bool + Send>,
     pub answer: Box<dyn FnOnce(Answer) + Send>,
 }
 
 /// What waits may not take more memory than this.
 const MOST_BYTES: usize = 32 << 20;
-/// Generating RSA keys takes tokens long.
-const GENERATE_TIME: Duration = Duration::from_secs(60);
+/// Generating RSA keys takes tokens long, minutes sometimes.
+const GENERATE_TIME: Duration = Duration::from_secs(300);
 /// Public keys that are remembered.
 const MOST_KEYS: usize = 4096;
 
@@ -60,17 +63,18 @@ fn bytes(request: &Request) -> usize {
 }
 
 impl Line {
-    fn push(&self, order: Order) -> Result<(), Order> {
+    /// Gives back what there is no room for.
+    fn push(&self, order: Order) -> Option<Order> {
         let mut queue = lock(&self.queue);
         let bytes = bytes(&order.request);
         if queue.bytes + bytes > MOST_BYTES {
-            return Err(order);
+            return Some(order);
         }
         queue.bytes += bytes;
         queue.orders.push_back(order);
         drop(queue);
         self.more.notify_one();
-        Ok(())
+        None
     }
 
     fn pop(&self) -> Order {
@@ -93,8 +97,6 @@ pub struct Work {
     /// Public keys of the token: what a request may be is told by the key's type.
     keys: Mutex<HashMap<KeyName, Arc<Key>>>,
     pub metrics: Arc<Metrics>,
-    /// The last state that was seen, and since when.
-    since: Mutex<(State, SystemTime)>,
 }
 
 fn refused(code: CK_RV, what: impl Into<String>) -> Failure {
@@ -105,14 +107,12 @@ impl Work {
     /// Connects to the token in the background, and starts the threads.
     pub fn start(settings: Settings, token: Box<dyn Token>, metrics: Arc<Metrics>) -> Arc<Work> {
         let member = Member::start(settings.clone(), token, CHECK_INTERVAL, log);
-        let since = Mutex::new((State::Starting, SystemTime::now()));
         let work = Work {
             member,
             signing: Line::default(),
             managing: Line::default(),
             keys: Mutex::default(),
             metrics,
-            since,
             settings,
         };
         let work = Arc::new(work);
@@ -139,7 +139,7 @@ impl Work {
             Request::Generate { .. } | Request::Retire(_) => &self.managing,
             _ => &self.signing,
         };
-        if let Err(order) = line.push(order) {
+        if let Some(order) = line.push(order) {
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
             (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
@@ -147,8 +147,12 @@ impl Work {
     }
 
     fn serve(&self, order: Order, patience: Duration) {
-        let Order { client, request, received, answer } = order;
+        let Order { client, request, received, wanted, answer } = order;
         let operation = operation(&request);
+        if !wanted() {
+            self.metrics.request(operation, Outcome::Refused);
+            return answer(Answer::Failed(refused(CKR_FUNCTION_CANCELED, "the client is gone")));
+        }
         let waited = received.elapsed();
         let result = if waited > patience {
             let what = format!("no free session in {} ms", waited.as_millis());
@@ -258,7 +262,7 @@ impl Work {
     }
 
     pub fn sessions(&self) -> usize {
-        self.member.sessions()
+        self.member.status().sessions
     }
 
     pub fn token_name(&self) -> String {
@@ -272,29 +276,18 @@ impl Work {
         }
     }
 
-    /// Since when the token is in its present state, as far as anybody looked. To be asked now and then.
-    pub fn look(&self) -> (State, SystemTime) {
-        let state = self.member.state();
-        let mut since = lock(&self.since);
-        if since.0 != state {
-            *since = (state, SystemTime::now());
-        }
-        *since
-    }
-
     /// What Status answers, without waiting for the token.
     pub fn status(&self) -> String {
-        let (state, since) = self.look();
+        let Status { state, sessions, last_error, since, .. } = self.member.status();
         let signed = self.metrics.requests("sign", Outcome::Ok);
         let failed = self.metrics.requests("sign", Outcome::Failed);
         let (p50, p99) = self.metrics.percentiles();
         format!(
-            r#"{{"member":{},"token":{},"state":"{state:?}","sessions":{},"signatures":{signed},"failures":{failed},"latencyMicros":{{"p50":{p50},"p99":{p99}}},"lastError":{},"since":"{}"}}"#,
-            quoted(&self.settings.name),
+            r#"{{"member":{},"token":{},"state":"{state:?}","sessions":{sessions},"signatures":{signed},"failures":{failed},"latencyMicros":{{"p50":{p50},"p99":{p99}}},"lastError":{},"since":"{}"}}"#,
+            quoted(self.member.name()),
             quoted(&self.token_name()),
-            self.member.sessions(),
-            quoted(&self.member.last_error()),
-            utc(since),
+            quoted(&last_error),
+            timestamp(since),
         )
     }
 
@@ -327,34 +320,4 @@ pub fn operation(request: &Request) -> usize {
         Request::Generate { .. } => 3,
         Request::Retire(_) => 4,
     }
-}
-
-/// A string of JSON.
-pub fn quoted(text: &str) -> String {
-    let mut json = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => json.extend(['\\', c]),
-            c if (c as u32) < 0x20 => json += &format!("\\u{:04x}", c as u32),
-            c => json.push(c),
-        }
-    }
-    json + "\""
-}
-
-/// A time as RFC 3339 has it.
-pub fn utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years begin with March here: the leap day is their last, and months' lengths follow a rule.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + next;
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }

@@ -9,7 +9,7 @@
 use crate::library::lock;
 use libloading::os::unix::Library;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     ffi::{c_char, c_int, c_void},
     fs::File,
     io::{Read, Write},
@@ -17,7 +17,7 @@ use std::{
     process,
     ptr::{null_mut, NonNull},
     sync::{
-        atomic::{AtomicPtr, Ordering},
+        atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
         Arc, Condvar, Mutex, MutexGuard, OnceLock,
     },
     thread,
@@ -85,58 +85,157 @@ pub const STACK: usize = 1 << 20;
 /// Linux keeps free below the stack of a program.
 pub const GUARD: usize = 1 << 20;
 
-unsafe extern "C" fn allocate_stack(size: *mut usize) -> *mut c_void {
-    if *size > STACK {
-        return null_mut();
+/// The stacks of jobs.
+struct Stacks {
+    /// Where they begin, and which of all that there ever were they are.
+    live: BTreeMap<usize, u64>,
+    /// Stacks of abandoned jobs, which OpenSSL never gives back. They lie here some time before they are used again: should
+    /// it do so one day, then at once.
+    spare: VecDeque<usize>,
+    number: u64,
+}
+
+static STACKS: Mutex<Stacks> = Mutex::new(Stacks { live: BTreeMap::new(), spare: VecDeque::new(), number: 0 });
+
+const MOST_SPARE: usize = 64;
+
+impl Stacks {
+    /// The stack that an address is in, if it is one of ours.
+    fn of(&self, address: usize) -> Option<(usize, u64)> {
+        let (start, number) = self.live.range(..=address).next_back()?;
+        (address - start < STACK).then_some((*start, *number))
     }
+
+    /// Nothing of it is needed any more.
+    fn abandon(&mut self, (start, number): (usize, u64)) {
+        if self.live.get(&start) == Some(&number) {
+            self.live.remove(&start);
+            // SAFETY: the job on it never runs again. It reads as zeros from now on, and takes no memory.
+            unsafe { libc::madvise(start as *mut c_void, STACK, libc::MADV_DONTNEED) };
+            self.spare.push_back(start);
+        }
+    }
+}
+
+unsafe fn map_stack() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     let guard = libc::mmap(null_mut(), GUARD + STACK, libc::PROT_NONE, flags, -1, 0);
     if guard == libc::MAP_FAILED {
-        return null_mut();
+        return None;
     }
     let stack = guard.byte_add(GUARD);
     if libc::mprotect(stack, STACK, libc::PROT_READ | libc::PROT_WRITE) != 0 {
         libc::munmap(guard, GUARD + STACK);
-        return null_mut();
+        return None;
     }
-    *size = STACK;
-    stack
+    Some(stack as usize)
+}
+
+unsafe extern "C" fn allocate_stack(size: *mut usize) -> *mut c_void {
+    let mut stacks = lock(&STACKS);
+    let spare = if stacks.spare.len() > MOST_SPARE { stacks.spare.pop_front() } else { None };
+    match spare.or_else(|| map_stack()) {
+        Some(stack) if *size <= STACK => {
+            *size = STACK;
+            stacks.number += 1;
+            let number = stacks.number;
+            stacks.live.insert(stack, number);
+            stack as *mut c_void
+        }
+        _ => null_mut(),
+    }
 }
 
 unsafe extern "C" fn free_stack(stack: *mut c_void) {
-    if !stack.is_null() {
+    if lock(&STACKS).live.remove(&(stack as usize)).is_some() {
         libc::munmap(stack.byte_sub(GUARD), GUARD + STACK);
     }
 }
 
+/// A job whose wait context went while it was paused can never run again, and nobody gives back what it holds: its caller's
+/// session, a handshake's buffers. HAProxy leaves one for each client that goes while its signature is made. So that
+/// clients cannot use a program up, there may be only so many: after that, threads wait for signatures.
+pub const MOST_ABANDONED: usize = 4096;
+
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many jobs were abandoned in this process.
+pub fn abandoned() -> usize {
+    ABANDONED.load(Ordering::Relaxed)
+}
+
+/// The most descriptors that the program can use, if that is less than the system's limit.
+static DESCRIPTORS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+pub fn limit_descriptors(most: u64) {
+    DESCRIPTORS.store(most, Ordering::Relaxed);
+}
+
+/// The number from which on descriptors are left to the program. HAProxy ends itself when a wait context has one that is
+/// larger than its table, which it makes as large as the limit, or nearly so: some are kept for its connections.
+fn descriptors() -> c_int {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer. Without one there is none for us.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let most = limit.rlim_cur.min(DESCRIPTORS.load(Ordering::Relaxed));
+    (most - most / 16).saturating_sub(1).min(c_int::MAX as u64) as c_int
+}
+
 /// The eventfd of a wait context. It is open as long as the context lives: whoever else may write to it shares this value,
 /// and the number behind it may be something else's afterwards.
-struct Event(Mutex<Option<File>>);
+#[derive(Default)]
+struct Event(Mutex<Context>);
+
+#[derive(Default)]
+struct Context {
+    file: Option<File>,
+    /// A job is paused in it, and on which stack, if it is one of ours.
+    paused: Option<Option<(usize, u64)>>,
+}
 
 impl Event {
     fn new() -> Option<(Arc<Event>, c_int)> {
         // SAFETY: a descriptor of our own, or an error.
-        match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
-            -1 => None,
-            // SAFETY: as above.
-            fd => Some((Arc::new(Event(Mutex::new(Some(unsafe { File::from_raw_fd(fd) })))), fd)),
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
         }
+        // SAFETY: as above.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let context = Context { file: Some(file), paused: None };
+        (fd < descriptors()).then(|| (Arc::new(Event(Mutex::new(context))), fd))
     }
 
     fn set(&self) {
-        if let Some(file) = lock(&self.0).as_mut() {
+        if let Some(file) = lock(&self.0).file.as_mut() {
             let _ = file.write(&1u64.to_ne_bytes()); // it fails when it is set 2^64 times
         }
     }
 
     fn clear(&self) {
-        if let Some(file) = lock(&self.0).as_mut() {
+        if let Some(file) = lock(&self.0).file.as_mut() {
             let _ = file.read(&mut [0; 8]); // it fails when it is not set
         }
     }
 
+    fn pauses(&self, stack: Option<Option<(usize, u64)>>) {
+        lock(&self.0).paused = stack;
+    }
+
     fn close(&self) {
-        lock(&self.0).take();
+        let mut context = lock(&self.0);
+        context.file.take();
+        if let Some(stack) = context.paused.take() {
+            if ABANDONED.fetch_add(1, Ordering::Relaxed) + 1 == MOST_ABANDONED {
+                crate::log(&format!(
+                    "{MOST_ABANDONED} clients left while their signatures were made, and what their jobs held is lost: threads \
+                     wait for signatures from now on; reload the program"
+                ));
+            }
+            if let Some(stack) = stack {
+                lock(&STACKS).abandon(stack);
+            }
+        }
     }
 }
 
@@ -158,6 +257,9 @@ impl Pausable {
     /// The job that the caller runs in, if it runs in one. Without a descriptor left for it the thread waits.
     fn current() -> Option<Pausable> {
         let libcrypto = (*LIBCRYPTO.get()?)?;
+        if abandoned() >= MOST_ABANDONED {
+            return None;
+        }
         let key = (&raw const KEY).cast();
         // SAFETY: the job and its context stay as long as the caller runs in it. What the context holds under our key is an
         // Event, whose reference stays in it.
@@ -182,8 +284,13 @@ impl Pausable {
 
     /// Lets the thread go on with something else. It may be woken for nothing.
     fn pause(&self) -> bool {
+        let here = 0u8;
+        let stack = lock(&STACKS).of((&raw const here) as usize);
+        self.event.pauses(Some(stack));
         // SAFETY: no lock is held here.
-        unsafe { (self.libcrypto.pause)() == 1 }
+        let paused = unsafe { (self.libcrypto.pause)() == 1 };
+        self.event.pauses(None);
+        paused
     }
 }
 

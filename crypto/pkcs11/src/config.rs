@@ -5,6 +5,7 @@
 //! label = gateway
 //! order = ordered                       # or spread
 //! status-dir = /run/qtls/hsm            # counters for whoever watches, a file for each process
+//! descriptors = 40000                   # the most that the program uses, if less than its limit
 //!
 //! [member hsm-a]
 //! module = /usr/lib/softhsm/libsofthsm2.so
@@ -120,6 +121,8 @@ pub struct Config {
     pub order: Order,
     /// Where the process says how its members are, if anywhere.
     pub status_dir: Option<PathBuf>,
+    /// The most file descriptors that the program can use, if that is less than the system's limit.
+    pub descriptors: Option<u64>,
     pub members: Vec<Member>,
     pub keys: Vec<Arc<Key>>,
 }
@@ -279,8 +282,14 @@ const MOST_KEYS: usize = 1024;
 impl Config {
     /// Reads the text of a configuration; `read` gets the files of public keys.
     pub fn parse(text: &str, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<Config, Error> {
-        let mut config =
-            Config { label: "qtls".into(), order: Order::Ordered, status_dir: None, members: vec![], keys: vec![] };
+        let mut config = Config {
+            label: "qtls".into(),
+            order: Order::Ordered,
+            status_dir: None,
+            descriptors: None,
+            members: vec![],
+            keys: vec![],
+        };
         for mut section in sections(text)? {
             match (section.kind, section.name) {
                 ("slot", "") => config.read_slot(&mut section)?,
@@ -319,7 +328,13 @@ impl Config {
         if section.has("status-dir") {
             self.status_dir = Some(section.path("status-dir", "/path/to/folder")?.1);
         }
-        section.end("label, order and status-dir")
+        if let Some((line, value)) = section.take("descriptors") {
+            match decimal(value) {
+                Some(n) if n > 0 => self.descriptors = Some(n),
+                _ => return error(line, format!("[slot]: descriptors = {value}: want a number from 1")),
+            }
+        }
+        section.end("label, order, status-dir and descriptors")
     }
 }
 

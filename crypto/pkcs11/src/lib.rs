@@ -8,6 +8,7 @@
 pub mod asynchronous;
 pub mod config;
 mod inputs;
+pub mod keys;
 pub mod library;
 pub mod member;
 pub mod pool;
@@ -15,6 +16,7 @@ pub mod protocol;
 pub mod remote;
 pub mod slot;
 pub mod spki;
+pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod tls;
@@ -40,9 +42,21 @@ struct Instance {
     process: i32,
     slot: Slot,
     modules: library::Modules,
+    status: Option<status::Writer>,
     finalised: AtomicBool,
     /// The one before: finalised, or of the process that this one was forked from.
     _before: *mut Instance,
+}
+
+impl Instance {
+    /// Ends its threads. True if none of them is in a library any more.
+    fn stop(&self) -> bool {
+        let stopped = self.slot.pool.stop(STOP_TIME);
+        if let Some(status) = &self.status {
+            status.stop(STOP_TIME);
+        }
+        stopped
+    }
 }
 
 /// Never freed once it was here: a thread may still be in a call. No lock, because a fork may happen while it is held.
@@ -110,13 +124,18 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
         log(e);
     }
     let path = config_path(argument)?;
-    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
-    let config = Arc::new(config::Config::parse(&text, &|p| std::fs::read(p)).map_err(|e| told(&e))?);
+    let (config, file) = keys::read(&path, log)?;
+    let config = Arc::new(config);
+    asynchronous::limit_descriptors(config.descriptors.unwrap_or(u64::MAX));
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);
-    let (slot, finalised) = (Slot::new(config, pool), AtomicBool::new(false));
-    Ok(Instance { process: process(), slot, modules, finalised, _before: before })
+    let status = config.status_dir.as_ref().map(|dir| {
+        stop_at_exit();
+        status::Writer::start(dir, &config.label, status::INTERVAL, pool.observer(), log)
+    });
+    let (slot, finalised) =
+        (Slot::new(&config, keys::Keys::new(&config.keys, Some(file)), pool), AtomicBool::new(false));
+    Ok(Instance { process: process(), slot, modules, status, finalised, _before: before })
 }
 
 /// How long the end of a program waits for members.
@@ -126,8 +145,8 @@ const STOP_TIME: Duration = Duration::from_secs(1);
 /// this one is added again after each library's.
 fn stop_at_exit() {
     extern "C" fn stop() {
-        if let Ok(slot) = slot() {
-            slot.pool.stop(STOP_TIME);
+        if let Ok(instance) = instance() {
+            instance.stop();
         }
     }
     // SAFETY: the module stays mapped. Without room for the handler there is nothing to be done.
@@ -158,7 +177,7 @@ unsafe extern "C" fn initialize(args: *mut c_void) -> CK_RV {
                 Ok(_) => CKR_OK,
                 Err(_) => {
                     // Another thread was faster.
-                    (*new).slot.pool.stop(STOP_TIME);
+                    (*new).stop();
                     CKR_CRYPTOKI_ALREADY_INITIALIZED
                 }
             }
@@ -177,7 +196,7 @@ unsafe extern "C" fn finalize(reserved: *mut c_void) -> CK_RV {
     code(instance().map(|instance| {
         instance.finalised.store(true, Ordering::Release);
         instance.slot.close_all_sessions();
-        if instance.slot.pool.stop(STOP_TIME) {
+        if instance.stop() {
             instance.modules.finalise();
         }
     }))
@@ -243,12 +262,13 @@ unsafe extern "C" fn get_slot_info(id: CK_SLOT_ID, info: *mut CK_SLOT_INFO) -> C
 unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
         *place(info)? = CK_TOKEN_INFO {
-            label: padded(&slot.config.label),
+            label: padded(&slot.label),
             manufacturerID: padded(MANUFACTURER),
             model: padded("failover"),
             serialNumber: padded("1"),
             flags: CKF_TOKEN_INITIALIZED | CKF_WRITE_PROTECTED,
-            ulMaxSessionCount: CK_EFFECTIVELY_INFINITE,
+            // Without a number, pkcs11-provider stops at 1024.
+            ulMaxSessionCount: slot::MOST_SESSIONS as CK_ULONG,
             ulSessionCount: slot.session_count() as CK_ULONG,
             ulMaxRwSessionCount: 0,
             ulRwSessionCount: 0,
@@ -268,7 +288,7 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
 
 unsafe extern "C" fn get_mechanism_list(id: CK_SLOT_ID, list: *mut CK_MECHANISM_TYPE, count: *mut CK_ULONG) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let types: Vec<_> = slot::mechanisms(&slot.config).iter().map(|m| m.0).collect();
+        let types: Vec<_> = slot::mechanisms(&slot.keys).iter().map(|m| m.0).collect();
         fill(list, count, &types)
     }))
 }
@@ -279,7 +299,7 @@ unsafe extern "C" fn get_mechanism_info(
     info: *mut CK_MECHANISM_INFO,
 ) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let mechanisms = slot::mechanisms(&slot.config);
+        let mechanisms = slot::mechanisms(&slot.keys);
         *place(info)? = mechanisms.iter().find(|m| m.0 == type_).ok_or(CKR_MECHANISM_INVALID)?.1;
         Ok(())
     }))
@@ -340,8 +360,7 @@ unsafe extern "C" fn get_attribute_value(
 ) -> CK_RV {
     code(slot().and_then(|slot| {
         slot.session(session)?;
-        let object = slot::object(&slot.config, object).ok_or(CKR_OBJECT_HANDLE_INVALID)?;
-        let key = &slot.config.keys[object.key];
+        let (object, key) = slot::object(&slot.keys, object).ok_or(CKR_OBJECT_HANDLE_INVALID)?;
         if attributes.is_null() && count != 0 {
             return Err(CKR_ARGUMENTS_BAD);
         }
@@ -349,10 +368,11 @@ unsafe extern "C" fn get_attribute_value(
         // Every attribute is answered, whatever became of the others; one of the errors is the call's.
         for i in 0..usize::try_from(count).map_err(|_| CKR_ARGUMENTS_BAD)? {
             let wanted = &mut *attributes.add(i);
-            let answer = match slot::attribute(key, object.private, wanted.type_) {
+            let answer = match slot::attribute(&key, object.private, wanted.type_) {
                 Attribute::Value(value) => {
                     let len = value.len() as CK_ULONG;
-                    let fits = wanted.pValue.is_null() || wanted.ulValueLen >= len;
+                    // Whoever says that there is room for more than memory holds hands an earlier answer in again.
+                    let fits = wanted.pValue.is_null() || (len..=isize::MAX as CK_ULONG).contains(&wanted.ulValueLen);
                     if fits && !wanted.pValue.is_null() {
                         wanted.pValue.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
                     }

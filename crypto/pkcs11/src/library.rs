@@ -9,7 +9,7 @@ use cryptoki_sys::*;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     ptr::{null_mut, NonNull},
@@ -196,9 +196,16 @@ impl Modules {
     }
 }
 
-/// The file a PIN came from, as far as one can tell that it changed: a Secret's files are replaced, not written to.
+/// A file that was read, as far as one can tell that it changed: a Secret's files are replaced, not written to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp(u64, u64, i64, i64, u64);
+pub struct Stamp(u64, u64, i64, i64, u64);
+
+impl Stamp {
+    pub fn of(path: &Path) -> io::Result<Stamp> {
+        let about = fs::metadata(path)?;
+        Ok(Stamp(about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+    }
+}
 
 #[derive(Default)]
 struct Login {
@@ -242,8 +249,7 @@ impl LibraryToken {
     }
 
     fn stamp(&self) -> Result<Stamp> {
-        let about = fs::metadata(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))?;
-        Ok(Stamp(about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+        Stamp::of(&self.pin_file).map_err(|e| self.no_pin(&e.to_string()))
     }
 
     fn no_pin(&self, why: &str) -> Failure {

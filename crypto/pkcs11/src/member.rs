@@ -7,6 +7,7 @@ use crate::{
     asynchronous::Waiter,
     config::Member as Settings,
     library::lock,
+    status::Status,
     token::{Failure, KeyName, Request, Result, Session, Token},
     verdict::Verdict,
 };
@@ -15,7 +16,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Condvar, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,17 @@ struct Queue {
     told: String,
     stopping: bool,
     workers: usize,
+    /// Its state and sessions are those above.
+    status: Status,
+}
+
+impl Queue {
+    fn enter(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.status.since = SystemTime::now();
+        }
+    }
 }
 
 pub struct Member {
@@ -106,6 +118,7 @@ impl Member {
             told: String::new(),
             stopping: false,
             workers: 0,
+            status: Status::new(&settings.name),
         };
         let (queue, work) = (Mutex::new(queue), Condvar::new());
         let member = Arc::new(Member { settings, token, queue, work, check_interval, log });
@@ -131,19 +144,33 @@ impl Member {
         lock(&self.queue).state
     }
 
-    /// How many sessions are open.
-    pub fn sessions(&self) -> usize {
-        lock(&self.queue).open
-    }
-
-    /// Why it is down; empty if it is not.
-    pub fn last_error(&self) -> String {
-        lock(&self.queue).told.clone()
-    }
-
     /// Has a worker make one signature, and waits for it until the time-out.
     pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
-        self.wait(Work::Sign(request.clone()), self.settings.timeout)
+        let start = Instant::now();
+        let result = self.wait(Work::Sign(request.clone()), self.settings.timeout);
+        let status = &mut lock(&self.queue).status;
+        match &result {
+            Ok(_) => {
+                status.signatures += 1;
+                status.latency.add(start.elapsed());
+            }
+            Err(e) if e.verdict() == Verdict::Request => {}
+            Err(e) => {
+                status.failures += 1;
+                status.last_error = e.to_string();
+            }
+        }
+        result
+    }
+
+    /// A signature that it did not make is asked of another member.
+    pub fn failed_over(&self) {
+        lock(&self.queue).status.failovers += 1;
+    }
+
+    pub fn status(&self) -> Status {
+        let queue = lock(&self.queue);
+        Status { state: queue.state, sessions: queue.open, ..queue.status.clone() }
     }
 
     /// Has a worker do something else with its session, which may take longer than a signature, and more than once if the
@@ -223,11 +250,12 @@ impl Member {
             self.token.failed();
         }
         let mut queue = lock(&self.queue);
-        queue.state = State::Down;
+        queue.enter(State::Down);
         queue.failures += 1;
         self.work.notify_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
         let message = failure.to_string();
+        queue.status.last_error.clone_from(&message);
         if queue.told != message && !queue.stopping {
             (self.log)(&format!("member {} is down: {message}", self.settings.name));
             queue.told = message;
@@ -236,7 +264,7 @@ impl Member {
 
     fn went_up(&self) {
         let mut queue = lock(&self.queue);
-        queue.state = State::Up;
+        queue.enter(State::Up);
         if !queue.told.is_empty() {
             (self.log)(&format!("member {} is up again", self.settings.name));
             queue.told.clear();

@@ -4,6 +4,7 @@ use crate::{
     config::{Config, Order},
     library::lock,
     member::{Member, State},
+    status::Status,
     token::{Failure, Request, Result, Token},
     verdict::Verdict,
 };
@@ -44,6 +45,12 @@ impl Pool {
         self.members.iter().map(|m| (m.name(), m.state())).collect()
     }
 
+    /// What says how the members are, for as long as they are there.
+    pub fn observer(&self) -> impl Fn() -> Vec<Status> + Send + 'static {
+        let members = self.members.clone();
+        move || members.iter().map(|m| m.status()).collect()
+    }
+
     /// Members that are up or about to be, in order of preference, and then those that are down: one of them may have
     /// come back just now.
     fn candidates(&self) -> Vec<usize> {
@@ -60,7 +67,8 @@ impl Pool {
     /// Makes one signature with whichever member can.
     pub fn sign(&self, request: Request) -> Result<Vec<u8>> {
         let request = Arc::new(request);
-        for i in self.candidates() {
+        let candidates = self.candidates();
+        for (n, &i) in candidates.iter().enumerate() {
             let failure = match self.members[i].sign(&request) {
                 Ok(signature) => return Ok(signature),
                 Err(e) => e,
@@ -69,6 +77,9 @@ impl Pool {
                 Verdict::Request => return Err(failure),
                 Verdict::Device | Verdict::Pin | Verdict::Session => {} // the member has told it
                 Verdict::Handle | Verdict::Busy => self.tell(i, &failure),
+            }
+            if n + 1 < candidates.len() {
+                self.members[i].failed_over();
             }
         }
         Err(Failure::new(CKR_DEVICE_ERROR, "no member made the signature"))

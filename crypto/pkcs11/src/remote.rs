@@ -83,7 +83,10 @@ impl Token for RemoteToken {
             RemoteSession { daemon: self.daemon.clone(), timeout: self.timeout, tls, tcp, last: 0, broken: false };
         // In TLS 1.3 a client is told with the first answer only that its certificate is not wanted.
         session.check().map_err(|e| match e.code {
-            CKR_SESSION_CLOSED => Failure::new(CKR_DEVICE_ERROR, e.detail),
+            CKR_SESSION_CLOSED => {
+                let what = format!("{}; does a section [client] of it name this client's certificate?", e.detail);
+                Failure::new(CKR_DEVICE_ERROR, what)
+            }
             _ => e,
         })?;
         if session.tls.alpn_protocol() != Some(protocol::ALPN) {
@@ -126,6 +129,7 @@ impl RemoteSession {
                 self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", self.timeout.as_millis()))
             }
             // An hsmd that restarts closes its connections: the next one may work.
+            io::ErrorKind::UnexpectedEof => self.failure(CKR_SESSION_CLOSED, &"it closed the connection"),
             _ => self.failure(CKR_SESSION_CLOSED, &e),
         })?;
         let answer = protocol::read_answer(&answer, request)

@@ -3,6 +3,7 @@
 
 use crate::{
     config::{Config, Key},
+    keys::Keys,
     library::lock,
     pool::Pool,
     spki::Kind,
@@ -25,7 +26,7 @@ pub const SLOT: CK_SLOT_ID = 0;
 const LONGEST_MESSAGE: usize = 16 << 20;
 /// The most that CKM_ECDSA is given: a digest. Longer input is cut by some tokens and refused by others.
 const LONGEST_DIGEST: usize = 66;
-const MOST_SESSIONS: usize = 1 << 16;
+pub const MOST_SESSIONS: usize = 1 << 16;
 
 /// A key's private or public object. Handles are the same in every process that reads the same configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +41,11 @@ impl Object {
     }
 }
 
-pub fn object(config: &Config, handle: CK_OBJECT_HANDLE) -> Option<Object> {
+/// The object behind a handle, and its key.
+pub fn object(keys: &Keys, handle: CK_OBJECT_HANDLE) -> Option<(Object, Arc<Key>)> {
     let number = usize::try_from(handle).ok()?.checked_sub(1)?;
     let object = Object { key: number / 2, private: number % 2 == 0 };
-    (object.key < config.keys.len()).then_some(object)
+    Some((object, keys.get(object.key)?))
 }
 
 /// An attribute of an object.
@@ -84,6 +86,8 @@ pub fn attribute(key: &Key, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribut
         (CKA_PRIVATE, _) => yes(private),
         (CKA_MODIFIABLE | CKA_COPYABLE | CKA_DESTROYABLE, _) => yes(false),
         (CKA_LABEL, _) => Value(key.label.clone().into()),
+        // With none, pkcs11-provider would not find the public key of a private one: `s_server` refuses ML-DSA keys then.
+        (CKA_ID, _) if key.id.is_empty() => Value(key.label.clone().into()),
         (CKA_ID, _) => Value(key.id.clone()),
         (CKA_PUBLIC_KEY_INFO, _) => Value(key.public.der.clone()),
         (CKA_SIGN, _) if private => yes(true),
@@ -112,9 +116,9 @@ pub fn attribute(key: &Key, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribut
 
 /// The mechanisms that the keys have a use for, with the sizes of those keys. Digests are the caller's: tokens differ in
 /// which of them they can, and OpenSSL is faster.
-pub fn mechanisms(config: &Config) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
+pub fn mechanisms(keys: &Keys) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
     let mut list: Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> = Vec::new();
-    for key in &config.keys {
+    for (_, key) in keys.all() {
         let (types, size): (&[CK_MECHANISM_TYPE], CK_ULONG) = match &key.public.kind {
             Kind::Rsa { modulus, .. } => (&[CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509], bits(modulus)),
             Kind::Ec { half: 66, .. } => (&[CKM_ECDSA], 521),
@@ -156,7 +160,7 @@ pub fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
 }
 
 struct Signing {
-    key: usize,
+    key: Arc<Key>,
     mechanism: Mechanism,
     data: Vec<u8>,
     /// C_SignUpdate was called: C_Sign is wrong then.
@@ -181,15 +185,16 @@ pub enum Wanted<'a> {
 }
 
 pub struct Slot {
-    pub config: Arc<Config>,
+    pub label: String,
+    pub keys: Keys,
     pub pool: Pool,
     sessions: Mutex<HashMap<CK_SESSION_HANDLE, Arc<Session>>>,
     next: AtomicU64,
 }
 
 impl Slot {
-    pub fn new(config: Arc<Config>, pool: Pool) -> Slot {
-        Slot { config, pool, sessions: Mutex::default(), next: AtomicU64::new(1) }
+    pub fn new(config: &Config, keys: Keys, pool: Pool) -> Slot {
+        Slot { label: config.label.clone(), keys, pool, sessions: Mutex::default(), next: AtomicU64::new(1) }
     }
 
     pub fn open_session(&self, flags: CK_FLAGS) -> Rv<CK_SESSION_HANDLE> {
@@ -221,25 +226,35 @@ impl Slot {
         lock(&self.sessions).len()
     }
 
-    /// Starts a search for objects that have all attributes of a template.
+    /// Starts a search for objects that have all attributes of a template. If there are none, the configuration may have
+    /// changed.
     pub fn find_init(&self, session: CK_SESSION_HANDLE, template: &[(CK_ATTRIBUTE_TYPE, &[u8])]) -> Rv<()> {
         let session = self.session(session)?;
         let mut operations = lock(&session.operations);
         if operations.search.is_some() {
             return Err(CKR_OPERATION_ACTIVE);
         }
-        let all = (0..self.config.keys.len()).flat_map(|key| [true, false].map(|private| Object { key, private }));
-        let matches = |o: &Object| {
-            let key = &self.config.keys[o.key];
-            template.iter().all(|(type_, value)| match attribute(key, o.private, *type_) {
+        let mut found = self.matching(template);
+        if found.is_empty() && self.keys.reload() {
+            found = self.matching(template);
+        }
+        found.reverse();
+        operations.search = Some(found);
+        Ok(())
+    }
+
+    fn matching(&self, template: &[(CK_ATTRIBUTE_TYPE, &[u8])]) -> Vec<CK_OBJECT_HANDLE> {
+        let matches = |key: &Key, private| {
+            template.iter().all(|(type_, value)| match attribute(key, private, *type_) {
                 Attribute::Value(v) => v == *value,
                 _ => false,
             })
         };
-        let mut found: Vec<_> = all.filter(matches).map(Object::handle).collect();
-        found.reverse();
-        operations.search = Some(found);
-        Ok(())
+        let objects = |(number, key): (usize, Arc<Key>)| {
+            let halves = [true, false].into_iter().filter(move |private| matches(&key, *private));
+            halves.map(move |private| Object { key: number, private }.handle())
+        };
+        self.keys.all().into_iter().flat_map(objects).collect()
     }
 
     pub fn find(&self, session: CK_SESSION_HANDLE, room: &mut [CK_OBJECT_HANDLE]) -> Rv<usize> {
@@ -266,14 +281,14 @@ impl Slot {
         if operations.signing.is_some() {
             return Err(CKR_OPERATION_ACTIVE);
         }
-        let object = object(&self.config, key).ok_or(CKR_KEY_HANDLE_INVALID)?;
+        let (object, key) = object(&self.keys, key).ok_or(CKR_KEY_HANDLE_INVALID)?;
         if !object.private {
             return Err(CKR_KEY_TYPE_INCONSISTENT);
         }
-        if !fits(&mechanism, &self.config.keys[object.key].public.kind) {
+        if !fits(&mechanism, &key.public.kind) {
             return Err(CKR_KEY_TYPE_INCONSISTENT);
         }
-        operations.signing = Some(Signing { key: object.key, mechanism, data: vec![], parts: false });
+        operations.signing = Some(Signing { key, mechanism, data: vec![], parts: false });
         Ok(())
     }
 
@@ -288,7 +303,7 @@ impl Slot {
         let session = self.session(session)?;
         let mut operations = lock(&session.operations);
         let signing = operations.signing.as_mut().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
-        let longest = longest(&signing.mechanism, &self.config.keys[signing.key].public.kind);
+        let longest = longest(&signing.mechanism, &signing.key.public.kind);
         if part.len() > longest - signing.data.len() {
             operations.signing = None;
             return Err(CKR_DATA_LEN_RANGE);
@@ -312,7 +327,8 @@ impl Slot {
         let session = self.session(session)?;
         let mut operations = lock(&session.operations);
         let signing = operations.signing.take().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
-        let public = &self.config.keys[signing.key].public;
+        let key = signing.key.clone();
+        let public = &key.public;
         let len = public.signature_len();
         let room = match wanted {
             Wanted::Length => {
@@ -333,7 +349,7 @@ impl Slot {
         };
         // The session is not locked while a member works: nobody may wait for an HSM who does not use it.
         drop(operations);
-        let request = Request { key: self.config.keys[signing.key].clone(), mechanism: signing.mechanism, data };
+        let request = Request { key: signing.key, mechanism: signing.mechanism, data };
         let signature = self.pool.sign(request).map_err(|e| e.code)?;
         room[..len].copy_from_slice(&signature);
         Ok(len)

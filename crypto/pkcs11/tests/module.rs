@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{call, Module};
+use common::{call, valgrind, Module};
 use cryptoki_sys::*;
 use std::{
     fs,
@@ -33,6 +33,7 @@ fn every_function_is_there_and_those_not_needed_say_so() {
     let table = std::ptr::from_ref(module.table).cast::<Option<unsafe extern "C" fn() -> CK_RV>>();
     let count = size_of::<CK_FUNCTION_LIST>() / size_of::<usize>() - 1;
     assert_eq!(count, 68, "functions of PKCS#11 2.40");
+    assert_eq!(call!(module.table, C_GetFunctionList(null_mut())), CKR_ARGUMENTS_BAD);
     for i in 1..=count {
         // SAFETY: after the version there are only functions.
         assert!(unsafe { *table.add(i) }.is_some(), "function {i} is missing");
@@ -58,6 +59,9 @@ fn nothing_works_before_it_is_initialised_and_nothing_twice() {
     drop(module);
     let module = Module::started(configuration());
     assert_eq!(call!(module.table, C_Initialize(null_mut())), CKR_CRYPTOKI_ALREADY_INITIALIZED);
+    if std::env::var_os(FAULT).is_some() {
+        std::mem::forget(std::hint::black_box(vec![1u8; 100]));
+    }
 }
 
 #[test]
@@ -173,4 +177,20 @@ fn a_child_process_starts_anew() {
         status
     };
     assert_eq!(status, 0);
+}
+
+const FAULT: &str = "QTLS_PKCS11_TEST_FAULT";
+
+#[test]
+#[ignore = "needs valgrind"]
+fn valgrind_finds_nothing() {
+    let (code, text) = valgrind(&[]);
+    assert!(code == Some(0) && text.contains(" passed; 0 failed") && !text.contains("Invalid"), "{text}");
+}
+
+#[test]
+#[ignore = "needs valgrind"]
+fn valgrind_would_find_what_is_not_freed() {
+    let (code, text) = valgrind(&[(FAULT, "1")]);
+    assert!(code == Some(99) && text.contains("definitely lost"), "{text}");
 }

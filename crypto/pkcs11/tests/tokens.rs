@@ -1,225 +1,150 @@
-//! The module over real tokens: signatures that OpenSSL verifies, and members that go and come back, counted.
+//! The module over real tokens, with one list of tests for softhsm2 and kryoptic: signatures that OpenSSL verifies, a wrong
+//! PIN, and members that go and come back, counted.
 //!
-//! The tokens are softhsm2's, of Debian's package of that name. Without it they fail: they are ignored unless asked for.
+//! Without softhsm2 and kryoptic they fail: they are ignored unless asked for. `images cargo -- test` brings both.
 
 mod common;
 
-use common::{call, Module};
-use cryptoki_sys::*;
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-    ptr::null_mut,
-    sync::{Mutex, MutexGuard, PoisonError},
-    thread::sleep,
-    time::{Duration, Instant},
+use common::{
+    fake::until,
+    run,
+    signing::{pss, verifies, How},
+    token::{
+        Kind,
+        Software::{self, Kryoptic, Softhsm},
+        Tokens,
+    },
+    Module,
 };
+use cryptoki_sys::*;
+use std::{fs, path::PathBuf};
 
-const SOFTHSM: &str = "/usr/lib/softhsm/libsofthsm2.so";
-
-fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{program} {args:?}: {text}");
-    text
-}
-
-/// A folder with two softhsm2 tokens that hold the same keys.
-struct Tokens {
-    dir: PathBuf,
-    members: Vec<PathBuf>,
-    /// softhsm2 finds its tokens by the environment: one test at a time.
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Tokens {
-    fn path(&self, file: &str) -> String {
-        self.dir.join(file).to_str().unwrap().into()
-    }
-
-    fn softhsm(test: &str) -> Tokens {
-        assert!(Path::new(SOFTHSM).exists(), "{SOFTHSM} is missing; install softhsm2");
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        fs::create_dir_all(dir.join("tokens")).unwrap();
-        let mut tokens = Tokens { dir, members: vec![], _turn: turn };
-        let conf = format!("directories.tokendir = {}\nlog.level = ERROR\n", tokens.path("tokens"));
-        fs::write(tokens.path("softhsm2.conf"), conf).unwrap();
-        env::set_var("SOFTHSM2_CONF", tokens.path("softhsm2.conf"));
-        fs::write(tokens.path("pin"), "1234\n").unwrap();
-        tokens.key("rsa", &["-algorithm", "RSA"]);
-        tokens.key("p256", &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
-        for member in ["a", "b"] {
-            run("softhsm2-util", &["--init-token", "--free", "--label", member, "--pin", "1234", "--so-pin", "4321"]);
-            // Each member has a library of its own: one that both shared would not be initialised anew while one lives.
-            fs::copy(SOFTHSM, tokens.path(&format!("{member}.so"))).unwrap();
-            let mut all = fs::read_dir(tokens.path("tokens")).unwrap().map(|e| e.unwrap().path());
-            let new = all.find(|p| !tokens.members.contains(p)).unwrap();
-            tokens.members.push(new);
-            for (id, key) in [("01", "rsa"), ("02", "p256")] {
-                let file = tokens.path(&format!("{key}.pem"));
-                let import = ["--import", &file, "--token", member, "--label", key, "--id", id, "--pin", "1234"];
-                run("softhsm2-util", &import);
+/// Makes every kind of signature with every key of a token, and has OpenSSL verify each.
+fn every_key_signs(software: Software) {
+    let mut tokens = Tokens::new(software);
+    tokens.token("a", software.keys());
+    let labels: Vec<_> = software.keys().iter().map(|k| k.0).collect();
+    let module = Module::started(&tokens.configuration(&["a"], &labels, "timeout = 60000ms\n"));
+    let mut made = 0;
+    for (label, kind) in software.keys() {
+        let (how, data) = match kind {
+            Kind::Rsa(_) => (vec![How::Plain(CKM_RSA_PKCS), pss()], vec![0x5a; 32]),
+            Kind::Ec(_) => (vec![How::Plain(CKM_ECDSA)], vec![0x5a; 32]),
+            Kind::MlDsa(_) => {
+                let how = vec![How::Plain(CKM_ML_DSA), How::MlDsa(vec![]), How::MlDsa(b"a context".to_vec())];
+                (how, b"a whole message, as long as it likes to be".repeat(100))
+            }
+        };
+        for how in how {
+            for round in 0..3u8 {
+                let data = [&data[..data.len() - 1], &[round]].concat();
+                let signature = module.sign(label, &how, &data).unwrap_or_else(|code| panic!("{label}: {code:#x}"));
+                assert!(verifies(&tokens.public_key(label), &how, &data, &signature), "{label}");
+                let other = [&data[..data.len() - 1], &[round + 1]].concat();
+                assert!(!verifies(&tokens.public_key(label), &how, &other, &signature), "{label}: of other data");
+                made += 1;
             }
         }
-        tokens
     }
+    println!("{software:?}: {made} signatures, all of them verified");
+}
 
-    fn key(&self, name: &str, how: &[&str]) {
-        let (private, public) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.pub")));
-        run("openssl", &[&["genpkey", "-out", &private], how].concat());
-        run("openssl", &["pkey", "-in", &private, "-pubout", "-out", &public]);
+/// A member whose PIN is wrong is used as soon as its file has the right one.
+fn a_wrong_pin_is_corrected(software: Software) {
+    let mut tokens = Tokens::new(software);
+    tokens.token("a", &software.keys()[1..2]);
+    fs::write(tokens.dir.join("pin"), "9999").unwrap();
+    let module = Module::started(&tokens.configuration(&["a"], &["p256"], "timeout = 60000ms\nretry = 10ms\n"));
+    let sign = || module.sign("p256", &How::Plain(CKM_ECDSA), &[1; 32]);
+    // More often than any token has patience for.
+    for _ in 0..50 {
+        assert_eq!(sign(), Err(CKR_DEVICE_ERROR));
     }
+    // As a Secret's files change: by another file in its place.
+    fs::write(tokens.dir.join("new"), "1234").unwrap();
+    fs::rename(tokens.dir.join("new"), tokens.dir.join("pin")).unwrap();
+    until("the right PIN is tried", || sign().is_ok());
+}
 
-    fn configuration(&self, keys: &[&str], order: &str) -> PathBuf {
-        let mut text = format!("[slot]\nlabel = gw\norder = {order}\n");
-        for member in ["a", "b"] {
-            let (pin, module) = (self.path("pin"), self.path(&format!("{member}.so")));
-            text +=
-                &format!("[member {member}]\nmodule = {module}\ntoken = {member}\npin-file = {pin}\nretry = 50ms\n");
+/// One member's token was never made: the other makes all signatures.
+fn a_token_that_is_not_there_costs_nothing(software: Software) {
+    let mut tokens = Tokens::new(software);
+    tokens.token("a", &software.keys()[1..2]);
+    let settings = "timeout = 60000ms\nretry = 10ms\n";
+    let module = Module::started(&tokens.configuration(&["none", "a"], &["p256"], settings));
+    for _ in 0..50 {
+        assert!(module.sign("p256", &How::Plain(CKM_ECDSA), &[1; 32]).is_ok());
+    }
+}
+
+macro_rules! list {
+    ($($test:ident),*) => {
+        mod softhsm2 {
+            $(#[test] #[ignore = "needs softhsm2"] fn $test() { super::$test(super::Softhsm) })*
         }
-        for key in keys {
-            text += &format!("[key {key}]\npublic-key = {}\n", self.path(&format!("{key}.pub")));
+        mod kryoptic {
+            $(#[test] #[ignore = "needs kryoptic"] fn $test() { super::$test(super::Kryoptic) })*
         }
-        let path = self.dir.join("qtls.conf");
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// Takes a member's token away, as pulling a USB token does.
-    fn remove(&self, member: usize) {
-        fs::rename(&self.members[member], self.dir.join(format!("away-{member}"))).unwrap();
-    }
-
-    fn put_back(&self, member: usize) {
-        fs::rename(self.dir.join(format!("away-{member}")), &self.members[member]).unwrap();
-    }
-
-    fn verify(&self, key: &str, data: &[u8], signature: &[u8], options: &[&str]) {
-        fs::write(self.path("data"), data).unwrap();
-        fs::write(self.path("signature"), signature).unwrap();
-        let (data, signature, key) = (self.path("data"), self.path("signature"), self.path(&format!("{key}.pub")));
-        let verify = ["pkeyutl", "-verify", "-in", &data, "-sigfile", &signature, "-pubin", "-inkey", &key];
-        run("openssl", &[&verify[..], options].concat());
-    }
-}
-
-impl Drop for Tokens {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-fn plain(mechanism: CK_MECHANISM_TYPE) -> CK_MECHANISM {
-    CK_MECHANISM { mechanism, pParameter: null_mut(), ulParameterLen: 0 }
-}
-
-fn sign(
-    module: &Module,
-    session: CK_SESSION_HANDLE,
-    mut how: CK_MECHANISM,
-    key: &str,
-    data: &[u8],
-) -> Result<Vec<u8>, CK_RV> {
-    let key = module.find(session, CKO_PRIVATE_KEY, key)[0];
-    assert_eq!(call!(module.table, C_SignInit(session, &mut how, key)), CKR_OK);
-    let (mut signature, mut len) = (vec![0; 8192], 8192);
-    let data = (data.as_ptr().cast_mut(), data.len() as CK_ULONG);
-    match call!(module.table, C_Sign(session, data.0, data.1, signature.as_mut_ptr(), &mut len)) {
-        CKR_OK => {
-            signature.truncate(len as usize);
-            Ok(signature)
-        }
-        code => Err(code),
-    }
-}
-
-/// ECDSA's two numbers, as OpenSSL wants them: a SEQUENCE of INTEGERs.
-fn der(signature: &[u8]) -> Vec<u8> {
-    let integer = |half: &[u8]| {
-        let zeros = half.iter().take_while(|b| **b == 0).count();
-        let sign: &[u8] = if half[zeros] & 0x80 != 0 { &[0] } else { &[] };
-        let value = [sign, &half[zeros..]].concat();
-        [&[2, value.len() as u8], &value[..]].concat()
     };
-    let (r, s) = signature.split_at(signature.len() / 2);
-    let body = [integer(r), integer(s)].concat();
-    [&[0x30, body.len() as u8], &body[..]].concat()
+}
+list!(every_key_signs, a_wrong_pin_is_corrected, a_token_that_is_not_there_costs_nothing);
+
+/// The folder in which softhsm2 keeps a token.
+fn home(tokens: &Tokens, before: &[PathBuf]) -> PathBuf {
+    let mut all = fs::read_dir(tokens.dir.join("tokens")).unwrap().map(|e| e.unwrap().path());
+    all.find(|p| !before.contains(p)).expect("a token's folder")
 }
 
+/// As pulling a USB token does. Each token has a key of its own besides the one that both have: with it each says whether
+/// it is there.
 #[test]
 #[ignore = "needs softhsm2"]
-fn openssl_verifies_what_softhsm_signs() {
-    let tokens = Tokens::softhsm("verifies");
-    let module = Module::started(&tokens.configuration(&["rsa", "p256"], "spread"));
-    let session = module.session();
-    let digest = [0x5a; 32];
-    for _ in 0..4 {
-        let signature = sign(&module, session, plain(CKM_RSA_PKCS), "rsa", &digest).unwrap();
-        tokens.verify("rsa", &digest, &signature, &[]);
-        let mut pss = CK_RSA_PKCS_PSS_PARAMS { hashAlg: CKM_SHA256, mgf: CKG_MGF1_SHA256, sLen: 32 };
-        let how = CK_MECHANISM {
-            mechanism: CKM_RSA_PKCS_PSS,
-            pParameter: (&raw mut pss).cast(),
-            ulParameterLen: size_of_val(&pss) as CK_ULONG,
-        };
-        let signature = sign(&module, session, how, "rsa", &digest).unwrap();
-        let options =
-            ["-pkeyopt", "rsa_padding_mode:pss", "-pkeyopt", "digest:sha256", "-pkeyopt", "rsa_pss_saltlen:32"];
-        tokens.verify("rsa", &digest, &signature, &options);
-        let signature = sign(&module, session, plain(CKM_ECDSA), "p256", &digest).unwrap();
-        tokens.verify("p256", &digest, &der(&signature), &[]);
+fn tokens_are_taken_away_in_turn_and_no_signature_fails() {
+    let mut tokens = Tokens::new(Softhsm);
+    let private = tokens.dir.join("both.pem");
+    let (private, public) = (private.to_str().unwrap(), tokens.public_key("both"));
+    run("openssl", &["genpkey", "-algorithm", "RSA", "-out", private]);
+    run("openssl", &["pkey", "-in", private, "-pubout", "-out", public.to_str().unwrap()]);
+    let p256 = Softhsm.keys()[1].1;
+    let mut homes = vec![];
+    for (member, own) in [("a", "only-a"), ("b", "only-b")] {
+        tokens.token(member, &[(own, p256)]);
+        homes.push(home(&tokens, &homes));
+        run(
+            "softhsm2-util",
+            &["--import", private, "--token", member, "--label", "both", "--id", "01", "--pin", "1234"],
+        );
     }
-}
-
-#[test]
-#[ignore = "needs softhsm2"]
-fn softhsm_tokens_are_taken_away_in_turn_and_no_signature_fails() {
-    let tokens = Tokens::softhsm("failover");
-    let module = Module::started(&tokens.configuration(&["rsa", "p256"], "spread"));
-    let session = module.session();
+    let settings = "timeout = 60000ms\nretry = 10ms\n";
+    let module = Module::started(&tokens.configuration(&["a", "b"], &["both", "only-a", "only-b"], settings));
+    let is_there = |own: &str| module.sign(own, &How::Plain(CKM_ECDSA), &[1; 32]).is_ok();
     let mut made = 0;
-    let mut sign_for = |time: u64| {
-        let end = Instant::now() + Duration::from_millis(time);
-        while Instant::now() < end {
+    let mut sign = |times: u8| {
+        for _ in 0..times {
             let data = [made as u8; 32];
-            let signature = sign(&module, session, plain(CKM_RSA_PKCS), "rsa", &data).expect("a signature failed");
+            let signature = module.sign("both", &How::Plain(CKM_RSA_PKCS), &data).expect("a signature failed");
             if made % 50 == 0 {
-                tokens.verify("rsa", &data, &signature, &[]);
+                assert!(verifies(&public, &How::Plain(CKM_RSA_PKCS), &data, &signature));
             }
             made += 1;
         }
     };
-    for round in 0..4 {
-        sign_for(200);
-        tokens.remove(round % 2);
-        sign_for(500);
-        tokens.put_back(round % 2);
+    let away = tokens.dir.join("away");
+    for round in 0..6 {
+        let (own, home) = [("only-a", &homes[0]), ("only-b", &homes[1])][round % 2];
+        until("both are there", || is_there("only-a") && is_there("only-b"));
+        sign(20);
+        fs::rename(home, &away).unwrap();
+        sign(20);
+        until("it is missed", || !is_there(own));
+        sign(20);
+        fs::rename(&away, home).unwrap();
+        sign(20);
+        until("it is back", || is_there(own));
     }
-    sign_for(200);
-    println!("{made} signatures, 0 failed, 4 times a token taken away");
-    assert!(made > 100, "{made}");
-}
-
-#[test]
-#[ignore = "needs softhsm2"]
-fn a_wrong_pin_is_corrected_in_its_file() {
-    let tokens = Tokens::softhsm("pin");
-    fs::write(tokens.path("pin"), "9999").unwrap();
-    let module = Module::started(&tokens.configuration(&["p256"], "ordered"));
-    let session = module.session();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(500) {
-        assert_eq!(sign(&module, session, plain(CKM_ECDSA), "p256", &[1; 32]), Err(CKR_DEVICE_ERROR));
-    }
-    // As a Secret's files change: by another file in its place.
-    fs::write(tokens.path("new"), "1234").unwrap();
-    fs::rename(tokens.path("new"), tokens.path("pin")).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while let Err(code) = sign(&module, session, plain(CKM_ECDSA), "p256", &[1; 32]) {
-        assert!(Instant::now() < deadline, "{code:#x}");
-        sleep(Duration::from_millis(10));
-    }
+    println!("{made} signatures, 0 failed, 6 times a token taken away");
+    assert_eq!(made, 480);
+    // The control: without either there is nobody left.
+    homes.iter().for_each(|home| fs::remove_dir_all(home).unwrap());
+    until("both are missed", || module.sign("both", &How::Plain(CKM_RSA_PKCS), &[1; 32]).is_err());
 }

@@ -270,9 +270,14 @@ fn everything_is_listed() {
 fn speed_measures() {
     let dir = Dir::new();
     for (name, row) in [("p256_smaug_t1", "decaps/s"), ("p256_haetae2", "verify/s")] {
-        let out = dir.openssl(&format!("speed -seconds 1 {name}")).shows(row).ok();
-        let numbers = out.lines().last().unwrap().trim().strip_prefix(name).expect(&out);
-        let rates: Vec<f64> = numbers.split_whitespace().skip(3).map(|n| n.parse().expect(&out)).collect();
-        assert!(rates.len() == 3 && rates.iter().all(|r| *r > 1.0), "{out}");
+        let measured = |seconds: u32| {
+            let out = dir.openssl(&format!("speed -seconds {seconds} {name}")).shows(row).ok();
+            let numbers = out.lines().last().unwrap().trim().strip_prefix(name).expect(&out);
+            let rates: Vec<f64> = numbers.split_whitespace().skip(3).map(|n| n.parse().expect(&out)).collect();
+            assert!(rates.len() == 3, "{out}");
+            rates.iter().all(|r| *r > 0.0)
+        };
+        // A busy machine may not give the command the time for one operation in a second.
+        assert!([1, 10, 100].into_iter().any(measured), "{name} does nothing in 100 s");
     }
 }

@@ -193,10 +193,12 @@ fn a_child_process_works_with_randomness_of_its_own() {
     });
 }
 
-/// Resident memory in bytes, and the number of mappings.
+/// Resident memory in bytes, without what is in files, which the kernel takes and gives back, and the number of mappings.
 fn memory() -> (usize, usize) {
-    let pages: usize = fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    (pages * 4096, fs::read_to_string("/proc/self/maps").unwrap().lines().count())
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let anonymous = status.lines().find_map(|l| l.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+    let kilobytes: usize = anonymous.expect("RssAnon").parse().unwrap();
+    (kilobytes * 1024, fs::read_to_string("/proc/self/maps").unwrap().lines().count())
 }
 
 fn use_once(dir: &Dir) -> Context {

@@ -11,6 +11,7 @@ import (
 	"qtls.dev/qtls/internal/ticketstore/embedded"
 	"qtls.dev/qtls/internal/ticketstore/redisoperator"
 	"qtls.dev/qtls/internal/ticketstore/redisoperator/operatortest"
+	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
 const ring = "0123abcd"
@@ -28,7 +29,7 @@ func open(t *testing.T, c ticketstore.Connection) *ticketstore.Store {
 func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = try(); err == nil {
 			return
 		}
@@ -120,7 +121,8 @@ func TestSentinelsOverAReplication(t *testing.T) {
 
 func TestAClusterWithWhatItIsGiven(t *testing.T) {
 	c, data := given(t)
-	node := operatortest.Start(t, data, redisoperator.Config, "cluster-enabled yes", "tls-cluster yes", "cluster-announce-hostname localhost", "cluster-preferred-endpoint-type hostname")
+	node := operatortest.Start(t, data, redisoperator.Config, "cluster-enabled yes", "tls-cluster yes", "cluster-announce-hostname localhost", "cluster-preferred-endpoint-type hostname",
+		fmt.Sprintf("cluster-port %d", storetest.FreePort(t)))
 	if out, err := node.Do(data["password"], "CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"qtls.dev/qtls/internal/ticketstore"
 	"qtls.dev/qtls/internal/ticketstore/embedded"
+	"qtls.dev/qtls/internal/ticketstore/internal/limit"
 )
 
 // Variable names the folder with the root file system of the redis image.
@@ -34,6 +35,11 @@ const host = "localhost"
 
 // patience is with what has to happen; how soon it does is not tested.
 const patience = time.Minute
+
+// A machine that runs tests may be too busy for what is long elsewhere.
+func init() {
+	limit.Dial, limit.Command, limit.Operation = 10*time.Second, 10*time.Second, 25*time.Second
+}
 
 // admin is a user that may do everything; only tests have one.
 const admin = "admin"

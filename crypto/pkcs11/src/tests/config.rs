@@ -54,6 +54,17 @@ fn a_slot_may_have_a_folder_for_its_status() {
 }
 
 #[test]
+fn a_slot_may_say_how_many_descriptors_its_program_can_use() {
+    assert_eq!(Config::parse(CONFIG, &files).unwrap().descriptors, None);
+    let config = Config::parse(&with("order = ordered", "descriptors = 40000"), &files).unwrap();
+    assert_eq!(config.descriptors, Some(40_000));
+    assert_eq!(
+        refused(&with("order = ordered", "descriptors = 0")),
+        "line 3: [slot]: descriptors = 0: want a number from 1"
+    );
+}
+
+#[test]
 fn members_may_take_turns() {
     assert_eq!(Config::parse(&with("ordered", "spread"), &files).unwrap().order, Order::Spread);
 }

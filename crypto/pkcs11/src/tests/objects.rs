@@ -2,10 +2,17 @@
 
 use super::{config, public};
 use crate::{
+    config::Key,
+    keys::{read, Keys},
+    library::lock,
     slot::{attribute, mechanisms, object, Attribute, Object},
     spki::{self, Kind, PublicKey},
 };
 use cryptoki_sys::*;
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+};
 
 fn value(label: &str, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribute {
     let config = config();
@@ -53,6 +60,11 @@ fn objects_have_what_their_public_key_tells() {
     assert_eq!(value("mail", false, CKA_MODULUS_BITS), number(2048));
     assert_eq!(value("pq", true, CKA_PARAMETER_SET), number(CKP_ML_DSA_65));
     assert_eq!(value("web", true, CKA_ID), Attribute::Value(vec![1, 255]));
+    assert_eq!(
+        value("mail", true, CKA_ID),
+        Attribute::Value(b"mail".into()),
+        "a key without an ID has its label for one"
+    );
     let Attribute::Value(point) = value("web", false, CKA_EC_POINT) else { panic!() };
     assert_eq!((point.len(), &point[..3]), (67, &[4, 65, 4][..]), "an OCTET STRING around the point");
 }
@@ -70,18 +82,73 @@ fn nothing_private_is_told_of_a_private_key() {
 
 #[test]
 fn handles_are_of_the_configuration() {
-    let config = config();
-    assert_eq!(object(&config, 0), None, "CK_INVALID_HANDLE");
-    assert_eq!(object(&config, 1), Some(Object { key: 0, private: true }));
-    assert_eq!(object(&config, 2), Some(Object { key: 0, private: false }));
-    assert_eq!(object(&config, 6), Some(Object { key: 2, private: false }));
-    assert_eq!(object(&config, 7), None);
-    assert_eq!(object(&config, CK_ULONG::MAX), None);
+    let keys = Keys::new(&config().keys, None);
+    let object = |handle| object(&keys, handle).map(|(object, _)| object);
+    assert_eq!(object(0), None, "CK_INVALID_HANDLE");
+    assert_eq!(object(1), Some(Object { key: 0, private: true }));
+    assert_eq!(object(2), Some(Object { key: 0, private: false }));
+    assert_eq!(object(6), Some(Object { key: 2, private: false }));
+    assert_eq!(object(7), None);
+    assert_eq!(object(CK_ULONG::MAX), None);
+}
+
+#[test]
+fn a_key_keeps_its_handle_while_others_come_and_go() {
+    let [web, mail, pq]: [Arc<Key>; 3] = config().keys.clone().try_into().unwrap();
+    let keys = Keys::new(&[web.clone(), mail.clone()], None);
+    let handles = |keys: &Keys| keys.all().into_iter().map(|(n, k)| (n, k.label.clone())).collect::<Vec<_>>();
+    let named = |list: &[(usize, &str)]| list.iter().map(|(n, k)| (*n, k.to_string())).collect::<Vec<_>>();
+    keys.set(&[pq.clone(), mail.clone()]);
+    assert_eq!(handles(&keys), named(&[(1, "mail"), (2, "pq")]));
+    assert_eq!(keys.get(0), None, "the handles of a key that is gone are nobody's");
+    // A renewed key may have the label of the one before.
+    let renewed = Arc::new(Key { public: mail.public.clone(), ..(*web).clone() });
+    keys.set(&[renewed, mail]);
+    assert_eq!(handles(&keys), named(&[(1, "mail"), (3, "web")]));
+    keys.set(&[web]);
+    assert_eq!(handles(&keys), named(&[(0, "web")]), "it is back");
+}
+
+#[test]
+fn keys_follow_the_file_and_stay_while_it_is_wrong() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let dir = std::env::temp_dir().join(format!("qtls-keys-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("qtls.conf");
+    // As an agent writes it: another file in its place.
+    let write = |text: &str| {
+        fs::write(dir.join("new"), text).unwrap();
+        fs::rename(dir.join("new"), &path).unwrap();
+    };
+    let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+    let key = |name: &str| format!("[key {name}]\npublic-key = {testdata}/{name}.pem\n");
+    let member = "[member a]\nmodule = /a.so\ntoken = t\npin-file = /pin\n";
+    write(&format!("{member}{}", key("rsa")));
+    let (config, file) = read(&path, |m| lock(&TOLD).push(m.into())).unwrap();
+    let keys = Keys::new(&config.keys, Some(file));
+    let labels = || keys.all().iter().map(|(_, key)| key.label.clone()).collect::<Vec<_>>();
+    assert!(!keys.reload(), "it is as it was");
+
+    write(&format!("{member}{}{}", key("rsa"), key("p256")));
+    assert!(keys.reload());
+    assert_eq!(labels(), ["rsa", "p256"]);
+    write(&format!("{member}{}{}", key("p256"), key("none")));
+    (0..3).for_each(|_| assert!(!keys.reload()));
+    assert_eq!(labels(), ["rsa", "p256"], "the last good ones stay");
+    let told = lock(&TOLD).clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("qtls.conf: line 8: [key none]: public-key = "), "{told:?}");
+    fs::remove_file(&path).unwrap();
+    assert!(!keys.reload());
+    write(&format!("{member}{}", key("p256")));
+    assert!(keys.reload());
+    assert_eq!(labels(), ["p256"]);
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn mechanisms_are_those_that_keys_have_a_use_for() {
-    let types: Vec<_> = mechanisms(&config()).iter().map(|m| m.0).collect();
+    let types: Vec<_> = mechanisms(&Keys::new(&config().keys, None)).iter().map(|m| m.0).collect();
     assert_eq!(types, [CKM_ECDSA, CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509, CKM_ML_DSA]);
 }
 

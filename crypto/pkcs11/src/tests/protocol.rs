@@ -122,7 +122,7 @@ fn a_failure_is_never_taken_for_success_and_its_message_is_cut() {
 fn damaged_frames() {
     let mut random = Random(4);
     let (mut read, mut refused) = (0, 0);
-    for round in 0..rounds() {
+    for round in 0..40 * rounds() {
         let request = &requests()[round % requests().len()];
         let damaged = random.damage(&write_request(round as u64, request).unwrap());
         if let Some((prefix, rest)) = damaged.split_first_chunk() {

@@ -1,27 +1,74 @@
 //! The module in this process: what the integration tests share. One process has one instance: tests take turns.
-#![allow(dead_code)] // no test uses all of it
+#![allow(dead_code, unused_macros, unused_imports)] // no test uses all of it
+
+pub mod fake;
+pub mod signing;
+pub mod token;
 
 use cryptoki_sys::*;
 use std::{
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
     ptr::null_mut,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        atomic::{AtomicU32, Ordering::SeqCst},
+        Mutex, MutexGuard, PoisonError,
+    },
 };
+
+/// Runs a program that has to succeed, and returns what it wrote.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{program} {args:?}: {text}");
+    text
+}
+
+/// A new folder, of a name of its own.
+pub fn folder(name: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, SeqCst));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // One may be left of an earlier process with this number.
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Runs the tests of this program under valgrind, but for those whose memory it cannot judge.
+pub fn valgrind(environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=99", "--num-callers=30", "--leak-check=full"])
+        .args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"])
+        .arg(std::env::current_exe().unwrap())
+        // Of a child process the threads are gone, and with them what pointed to their memory.
+        .args(["--test-threads=1", "--skip", "valgrind", "--skip", "a_child_process"])
+        .envs(environment.iter().copied())
+        .output()
+        .expect("valgrind is missing; install it");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (output.status.code(), text)
+}
 
 type GetFunctionList = unsafe extern "C" fn(*mut *mut CK_FUNCTION_LIST) -> CK_RV;
 
-/// The module that cargo built for these tests.
-fn functions() -> &'static CK_FUNCTION_LIST {
-    let path = std::env::current_exe().unwrap().with_file_name("libqtls_pkcs11.so");
-    // SAFETY: it is our own, and stays loaded.
+/// The table of functions of a module, which stays loaded.
+pub fn functions_of(path: &Path) -> &'static CK_FUNCTION_LIST {
+    // SAFETY: it is ours, or one that a test is about.
     unsafe {
-        let library = Box::leak(Box::new(libloading::Library::new(path).unwrap()));
+        let library = libloading::Library::new(path).unwrap();
         let get: libloading::Symbol<GetFunctionList> = library.get(b"C_GetFunctionList").unwrap();
         let mut list = null_mut();
-        assert_eq!(get(null_mut()), CKR_ARGUMENTS_BAD);
         assert_eq!(get(&mut list), CKR_OK);
+        std::mem::forget(library);
         &*list
     }
+}
+
+/// The module that cargo built for these tests.
+pub fn module() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libqtls_pkcs11.so")
 }
 
 /// Calls a function that the table must have.
@@ -43,7 +90,7 @@ impl Module {
     pub fn new() -> Module {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Module { table: functions(), _turn: turn }
+        Module { table: functions_of(&module()), _turn: turn }
     }
 
     pub fn initialise(argument: &str) -> (Module, CK_RV) {

@@ -51,6 +51,8 @@ impl Dir {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        // A process that was killed left its directory, and numbers of processes come again.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         symlink(module(), path.join("oqsprovider.so")).unwrap();
         fs::write(path.join("openssl.cnf"), CONFIGURATION).unwrap();
@@ -84,8 +86,9 @@ impl Dir {
     /// A command line, split at spaces.
     pub fn command(&self, line: &str) -> Command {
         let mut words = line.split_whitespace();
+        // Against what would hang. A server lives for as long as its clients take, on whatever machine.
         let mut command = Command::new("timeout");
-        command.arg("120");
+        command.arg("3600");
         if self.on_nehalem {
             let program = words.next().unwrap();
             let folders = env::var_os("PATH").unwrap();

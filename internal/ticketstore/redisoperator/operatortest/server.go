@@ -96,25 +96,33 @@ func (s *Server) run(config []byte, arguments ...string) {
 	if err := process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = process.Wait()
+	}()
 	s.t.Cleanup(func() {
 		_ = process.Process.Kill()
-		_ = process.Wait()
+		<-ended
 		if text, _ := os.ReadFile(log.Name()); s.t.Failed() {
 			lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 			s.t.Logf("the end of the log of %d:\n%s", s.Port, bytes.Join(lines[max(0, len(lines)-20):], []byte("\n")))
 		}
 	})
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		conn, err := net.Dial("tcp", fmt.Sprintf("localhost:%d", s.Port))
 		if err == nil {
 			conn.Close()
 			return
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ended:
+			s.t.Fatal("the server has ended")
+		case <-deadline:
 			s.t.Fatalf("the server does not listen: %v", err)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

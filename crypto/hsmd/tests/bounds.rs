@@ -1,0 +1,227 @@
+//! Bad clients: what they get is bounded, and good ones are served beside them.
+
+mod common;
+
+use common::*;
+use cryptoki_sys::*;
+use qtls_hsmd::metrics::{Outcome, Refusal};
+use qtls_pkcs11::protocol::{self, Answer, Request};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::Ordering::SeqCst,
+};
+
+fn tcp(daemon: &Daemon) -> TcpStream {
+    let tcp = TcpStream::connect(daemon.address).unwrap();
+    tcp.set_read_timeout(Some(GUARD)).unwrap();
+    tcp
+}
+
+/// The other side closes it, whatever it says before.
+fn ends(mut tcp: TcpStream) -> bool {
+    let mut rest = vec![];
+    match tcp.read_to_end(&mut rest) {
+        Ok(_) => true,
+        Err(e) => !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+/// A good client is served, sooner or later: where times are short, a slow machine needs more than one attempt.
+fn served(address: std::net::SocketAddr) {
+    until("a good client is served", || {
+        Client::connect(address, "operator").is_ok_and(|mut c| c.ask(&Request::Status).is_ok())
+    });
+}
+
+#[test]
+fn clients_that_send_nothing_or_not_all_are_closed_when_their_time_is_over() {
+    let daemon = Daemon::start(&(pki().daemon("handshake-timeout = 1s\nidle-timeout = 1s") + NO_TOKEN));
+    let silent = tcp(&daemon);
+    let mut half = tcp(&daemon);
+    let _ = half.write_all(b"\x16\x03\x01\x02\x00\x01"); // a ClientHello's first bytes
+    let mut garbage = tcp(&daemon);
+    let _ = garbage.write_all(&[0x47; 4096]);
+    assert!(ends(silent) && ends(half) && ends(garbage));
+    until("they are counted", || daemon.metric("qtls_hsmd_refusals_total{reason=\"handshake\"}") >= 3);
+    let connect = || {
+        let mut client = None;
+        until("a client connects", || {
+            client = Client::connect(daemon.address, "operator").ok();
+            client.is_some()
+        });
+        client.unwrap()
+    };
+    let (idle, mut half_frame) = (connect(), connect());
+    let _ = half_frame.send_bytes(b"\0\0\0\x09\0\0\0");
+    assert!(idle.ends() && half_frame.ends());
+    until("no connection is left", || daemon.metric("qtls_hsmd_connections") == 0);
+    served(daemon.address);
+}
+
+#[test]
+fn what_is_no_frame_is_answered_once_and_closed() {
+    let daemon = Inside::start("");
+    let whole = protocol::write_request(7, &Request::Status).unwrap();
+    let cases: [(&str, Vec<u8>, u64); 5] = [
+        ("a frame of 4 GiB", vec![0xff; 4], 0),
+        ("one byte more than there may be", 65_537u32.to_be_bytes().into(), 0),
+        ("a frame without an operation", vec![0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1], 0),
+        ("an operation that is not there", [&whole[..12], &[99]].concat(), 7),
+        ("a request with more behind it", [&[0, 0, 0, 10], &whole[4..], &[0]].concat(), 7),
+    ];
+    for (what, bytes, id) in cases {
+        let mut client = daemon.connect("operator");
+        client.status();
+        client.send_bytes(&bytes).unwrap();
+        let frame = client.receive().unwrap();
+        assert_eq!(protocol::answer_id(&frame), Ok(id), "{what}");
+        match protocol::read_answer(&frame, &Request::Status) {
+            Ok(Answer::Failed(f)) => assert_eq!(f.code, CKR_ARGUMENTS_BAD, "{what}"),
+            answer => panic!("{what}: {answer:?}"),
+        }
+        assert!(client.ends(), "{what}");
+    }
+    assert_eq!(daemon.metrics.refused(Refusal::Malformed), 5);
+    daemon.connect("operator").status();
+}
+
+#[test]
+fn frames_may_come_in_any_pieces() {
+    let daemon = Inside::start("");
+    let mut client = daemon.connect("gateway");
+    let frames: Vec<u8> = (1..=5).flat_map(|id| protocol::write_request(id, &sign("web")).unwrap()).collect();
+    for piece in frames.chunks(11) {
+        client.send_bytes(piece).unwrap();
+    }
+    let mut answered: Vec<u64> = (0..5).map(|_| protocol::answer_id(&client.receive().unwrap()).unwrap()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn the_longest_frame_is_taken() {
+    let daemon = Inside::start("");
+    let mut client = daemon.connect("gateway");
+    let mechanism = qtls_pkcs11::token::Mechanism::MlDsa(None);
+    let sign = |len| Request::Sign { key: key("web"), mechanism: mechanism.clone(), data: vec![1; len] };
+    let overhead = protocol::write_request(1, &sign(0)).unwrap().len() - protocol::PREFIX;
+    // The stand-in's key is another kind: what matters is that hsmd read all of it.
+    assert_eq!(client.refused(&sign(protocol::LONGEST - overhead)).0, CKR_KEY_TYPE_INCONSISTENT);
+}
+
+#[test]
+fn more_requests_in_flight_than_allowed_are_refused_one_by_one() {
+    let daemon = Inside::start("in-flight = 8");
+    daemon.token.shut();
+    let mut client = daemon.connect("gateway");
+    for _ in 0..20 {
+        client.send(&sign("web")).unwrap();
+    }
+    // Twelve answers come while no signature is made: refusals.
+    for _ in 0..12 {
+        let frame = client.receive().unwrap();
+        assert!(protocol::answer_id(&frame).unwrap() > 8);
+        match protocol::read_answer(&frame, &sign("web")) {
+            Ok(Answer::Failed(f)) => assert_eq!(f.code, CKR_SESSION_COUNT),
+            answer => panic!("{answer:?}"),
+        }
+    }
+    assert!(client.status().contains(r#""state":"Up""#), "Status waits for nobody");
+    assert!(daemon.connect("operator").status().contains(r#""state":"Up""#), "nor does another's");
+    daemon.token.open();
+    let mut signed: Vec<u64> = (0..8).map(|_| protocol::answer_id(&client.receive().unwrap()).unwrap()).collect();
+    signed.sort_unstable();
+    assert_eq!(signed, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(client.ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]), "and there is room again");
+    assert_eq!(daemon.metrics.requests("sign", Outcome::Refused), 12);
+}
+
+#[test]
+fn what_a_client_asked_for_that_left_is_not_done() {
+    let daemon = Inside::start("");
+    daemon.token.shut();
+    let mut client = daemon.connect("gateway");
+    for _ in 0..20 {
+        client.send(&sign("web")).unwrap();
+    }
+    // The token has four sessions; the rest waits.
+    until("all are in flight", || daemon.metrics.in_flight.load(SeqCst) == 20);
+    until("four are being signed", || daemon.token.waiting.load(SeqCst) == 4);
+    drop(client);
+    until("it left", || daemon.metrics.connections.load(SeqCst) == 0);
+    daemon.token.open();
+    until("none is in flight", || daemon.metrics.in_flight.load(SeqCst) == 0);
+    assert_eq!(daemon.token.signed.load(SeqCst), 4);
+    assert_eq!(daemon.connect("gateway").ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]));
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_closed() {
+    let daemon = Inside::start("write-timeout = 300ms");
+    let mut client = daemon.connect("operator");
+    let requests = protocol::write_request(1, &Request::Status).unwrap().repeat(1000);
+    client.tls.sock.set_write_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
+    // Answers fill the sockets' buffers; then requests are not read any more either.
+    let (mut sent, mut full) = (0, false);
+    until("it is closed", || {
+        if !full {
+            full = client.send_bytes(&requests).is_err();
+            sent += 1000;
+        }
+        daemon.metrics.refused(Refusal::Slow) == 1
+    });
+    println!("closed after about {sent} requests");
+    until("its threads are gone", || daemon.metrics.connections.load(SeqCst) == 0);
+    served(daemon.address);
+}
+
+#[test]
+fn there_are_as_many_connections_as_allowed() {
+    let daemon = Daemon::start(&(pki().daemon("connections = 4") + NO_TOKEN));
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(daemon.address, "operator").unwrap()).collect();
+    clients.iter_mut().for_each(|c| drop(c.status()));
+    let threads = daemon.counted("Threads:");
+    for _ in 0..50 {
+        assert!(ends(tcp(&daemon)));
+    }
+    assert_eq!(daemon.metric("qtls_hsmd_refusals_total{reason=\"full\"}"), 50);
+    assert_eq!(daemon.metric("qtls_hsmd_connections"), 4);
+    until("no thread is left of them", || daemon.counted("Threads:") <= threads);
+    clients.iter_mut().for_each(|c| drop(c.status()));
+    drop(clients.pop());
+    until("there is room for one", || {
+        Client::connect(daemon.address, "operator").is_ok_and(|mut c| c.ask(&Request::Status).is_ok())
+    });
+}
+
+#[test]
+fn ten_thousand_connections_in_turn_leave_nothing_behind() {
+    let daemon = Daemon::start(&(pki().daemon("handshake-timeout = 60s") + NO_TOKEN));
+    let mut good = Client::connect(daemon.address, "operator").unwrap();
+    let connect = |count: usize, good: &mut Client| {
+        for i in 0..count {
+            match i % 4 {
+                0 => drop(tcp(&daemon)),
+                1 => drop(tcp(&daemon).write_all(b"GET / HTTP/1.1\r\n\r\n")),
+                2 => drop(tcp(&daemon).write_all(b"\x16\x03\x01\x40\x00")),
+                _ if i % 100 == 3 => drop(Client::connect(daemon.address, "operator")),
+                _ => drop(tcp(&daemon).write_all(&[0; 600])),
+            }
+            if i % 500 == 0 {
+                good.status();
+            }
+        }
+        until("all are closed", || daemon.metric("qtls_hsmd_connections") == 1);
+    };
+    connect(2000, &mut good);
+    let (threads, memory) = (daemon.counted("Threads:"), daemon.counted("VmRSS:"));
+    connect(8000, &mut good);
+    // The accepting thread, the token's workers, the reader and writer of one connection, and those of metrics.
+    until("no thread is left of them", || daemon.counted("Threads:") <= threads);
+    let memory_now = daemon.counted("VmRSS:");
+    println!("{threads} threads before and after, memory {memory} KiB and then {memory_now} KiB");
+    // One connection's buffers are 32 KiB: 8000 that were kept would be 250 MiB.
+    assert!(memory_now < memory + (32 << 10), "{memory} KiB became {memory_now}");
+    good.status();
+}

@@ -1,0 +1,150 @@
+//! The module's members that are hsmds: what a gateway sees of daemons that end, hang and come back.
+
+mod common;
+
+use common::*;
+use cryptoki_sys::CKR_DEVICE_ERROR;
+use qtls_pkcs11::{
+    config::{Config, Place},
+    member::CHECK_INTERVAL,
+    pool::Pool,
+    remote::RemoteToken,
+    token::{Mechanism, Request},
+};
+use std::{
+    fs,
+    sync::{
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        Arc,
+    },
+    thread,
+};
+
+struct Module {
+    config: Arc<Config>,
+    pool: Pool,
+}
+
+impl Module {
+    fn start(members: &str, keys: &[&str]) -> Module {
+        let public = concat!(env!("CARGO_MANIFEST_DIR"), "/../pkcs11/testdata/p256.pem");
+        let mut text = format!("[slot]\norder = spread\n{members}");
+        for key in keys {
+            text += &format!("[key {key}]\npublic-key = {public}\n");
+        }
+        let config = Arc::new(Config::parse(&text, &|path| fs::read(path)).unwrap());
+        let token = |member: &qtls_pkcs11::config::Member| match &member.place {
+            Place::Daemon(daemon) => Box::new(RemoteToken::new(daemon.clone(), member.timeout)) as Box<_>,
+            Place::Module(_) => panic!("{}", member.name),
+        };
+        let pool = Pool::start(&config, token, CHECK_INTERVAL, |line| eprintln!("module: {line}"));
+        Module { config, pool }
+    }
+
+    fn sign(&self, key: usize) -> Result<Vec<u8>, cryptoki_sys::CK_RV> {
+        let key = self.config.keys[key].clone();
+        self.pool.sign(Request { key, mechanism: Mechanism::Ecdsa, data: vec![1; 32] }).map_err(|e| e.code)
+    }
+}
+
+#[test]
+fn hsmds_are_cut_off_in_turn_and_no_signature_fails() {
+    let daemons = [Inside::start(""), Inside::start("")];
+    let relays = [Relay::new(), Relay::new()];
+    (0..2).for_each(|i| relays[i].point_to(daemons[i].address));
+    let members: String =
+        ["a", "b"].iter().zip(&relays).map(|(name, relay)| pki().member(name, relay.address, "gateway")).collect();
+    let module = Arc::new(Module::start(&members, &["web"]));
+    let (stop, made, failed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let signers: Vec<_> = (0..4)
+        .map(|_| {
+            let (module, stop, made, failed) = (module.clone(), stop.clone(), made.clone(), failed.clone());
+            thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    match module.sign(0) {
+                        Ok(_) => made.fetch_add(1, SeqCst),
+                        Err(_) => failed.fetch_add(1, SeqCst),
+                    };
+                }
+            })
+        })
+        .collect();
+    let signs_more = |i: usize| {
+        let before = daemons[i].token.signed.load(SeqCst);
+        until("a member signs", || daemons[i].token.signed.load(SeqCst) >= before + 20);
+    };
+    for round in 0..6 {
+        let (gone, there) = (round % 2, (round + 1) % 2);
+        signs_more(0);
+        signs_more(1);
+        relays[gone].cut();
+        signs_more(there);
+        relays[gone].point_to(daemons[gone].address);
+        // It is found again without a restart.
+        signs_more(gone);
+    }
+    stop.store(true, SeqCst);
+    signers.into_iter().for_each(|s| s.join().unwrap());
+    println!("{} signatures, {} failed, 6 times an hsmd cut off", made.load(SeqCst), failed.load(SeqCst));
+    assert_eq!(failed.load(SeqCst), 0);
+}
+
+#[test]
+fn with_no_hsmd_left_a_signature_fails_and_works_when_one_is_back() {
+    let (daemon, relay) = (Inside::start(""), Relay::new());
+    let module = Module::start(&pki().member("a", relay.address, "gateway"), &["web"]);
+    assert_eq!(module.sign(0), Err(CKR_DEVICE_ERROR));
+    relay.point_to(daemon.address);
+    until("it signs", || module.sign(0).is_ok());
+}
+
+#[test]
+fn a_token_that_hangs_behind_its_hsmd_costs_its_time_out_and_no_signature() {
+    let daemons = [Inside::start(""), Inside::start("")];
+    let slow = pki().member("a", daemons[0].address, "gateway").replace("timeout = 30s", "timeout = 200ms");
+    let module = Module::start(&(slow + &pki().member("b", daemons[1].address, "gateway")), &["web"]);
+    daemons[0].token.shut();
+    for _ in 0..10 {
+        assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+    }
+    assert_eq!(daemons[1].token.signed.load(SeqCst), 10);
+    daemons[0].connect("operator").status();
+    daemons[0].token.open();
+}
+
+#[test]
+fn a_key_that_one_hsmd_does_not_allow_is_signed_with_by_the_other() {
+    let daemons = [Inside::start(""), Inside::start("")];
+    let mut config = daemons[1].config.clone();
+    config.clients[0].keys.push("secret".into());
+    daemons[1].server.replace(qtls_hsmd::server::Live::new(&config).unwrap());
+    let members: String =
+        ["a", "b"].iter().zip(&daemons).map(|(name, daemon)| pki().member(name, daemon.address, "gateway")).collect();
+    let module = Module::start(&members, &["secret"]);
+    for _ in 0..4 {
+        assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+    }
+    assert_eq!(daemons[1].token.signed.load(SeqCst), 4);
+}
+
+#[test]
+fn credentials_are_read_for_each_connection() {
+    let daemon = Inside::start("");
+    let dir = folder("credentials");
+    let give = |who: &str| {
+        for suffix in ["crt", "key"] {
+            let new = dir.join("new");
+            fs::copy(pki().text(&format!("{who}.{suffix}")), &new).unwrap();
+            fs::rename(new, dir.join(format!("tls.{suffix}"))).unwrap();
+        }
+    };
+    give("stranger");
+    let member = pki()
+        .member("a", daemon.address, "gateway")
+        .replace(&pki().text("gateway."), dir.join("tls.").to_str().unwrap());
+    let module = Module::start(&member, &["web"]);
+    assert_eq!(module.sign(0), Err(CKR_DEVICE_ERROR));
+    give("gateway");
+    until("it signs", || module.sign(0).is_ok());
+}

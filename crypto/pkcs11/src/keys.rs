@@ -1,0 +1,97 @@
+//! The keys that the slot shows. They follow the configuration file while a program runs: a certificate that is renewed has
+//! a new key, and no program is restarted for it.
+
+use crate::{
+    config::{Config, Key},
+    library::{lock, Stamp},
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// A key keeps its number, and so its objects keep their handles, as long as the process lives: programs remember them.
+pub struct Keys {
+    list: Mutex<Vec<Entry>>,
+    file: Option<Mutex<File>>,
+}
+
+struct Entry {
+    key: Arc<Key>,
+    /// The file has it.
+    present: bool,
+}
+
+/// Where the keys are read from.
+pub struct File {
+    path: PathBuf,
+    /// When it was read without an error.
+    read: Stamp,
+    /// The last error, so that it is told once.
+    told: String,
+    log: fn(&str),
+}
+
+/// Reads a configuration, and what is needed to read it again.
+pub fn read(path: &Path, log: fn(&str)) -> Result<(Config, File), String> {
+    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    // What is written between the two makes a newer file.
+    let stamp = Stamp::of(path).map_err(|e| told(&e))?;
+    let text = fs::read_to_string(path).map_err(|e| told(&e))?;
+    let config = Config::parse(&text, &|p| fs::read(p)).map_err(|e| told(&e))?;
+    Ok((config, File { path: path.into(), read: stamp, told: String::new(), log }))
+}
+
+impl Keys {
+    pub fn new(keys: &[Arc<Key>], file: Option<File>) -> Keys {
+        let list = keys.iter().map(|key| Entry { key: key.clone(), present: true }).collect();
+        Keys { list: Mutex::new(list), file: file.map(Mutex::new) }
+    }
+
+    pub fn get(&self, number: usize) -> Option<Arc<Key>> {
+        lock(&self.list).get(number).filter(|e| e.present).map(|e| e.key.clone())
+    }
+
+    /// All of them, with their numbers.
+    pub fn all(&self) -> Vec<(usize, Arc<Key>)> {
+        let list = lock(&self.list);
+        list.iter().enumerate().filter(|(_, e)| e.present).map(|(n, e)| (n, e.key.clone())).collect()
+    }
+
+    pub fn set(&self, keys: &[Arc<Key>]) {
+        let mut list = lock(&self.list);
+        list.iter_mut().for_each(|e| e.present = false);
+        for key in keys {
+            match list.iter_mut().find(|e| e.key == *key) {
+                Some(entry) => entry.present = true,
+                None => list.push(Entry { key: key.clone(), present: true }),
+            }
+        }
+    }
+
+    /// Reads the file again if it has changed, and says whether it did. With an error the keys stay as they are: it is read
+    /// again the next time, for what it names may have been missing.
+    pub fn reload(&self) -> bool {
+        let Some(mut file) = self.file.as_ref().map(lock) else { return false };
+        match Stamp::of(&file.path) {
+            Ok(stamp) if stamp == file.read => return false,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return false, // it is being replaced
+            _ => {}
+        }
+        match read(&file.path, file.log) {
+            Ok((config, new)) => {
+                self.set(&config.keys);
+                *file = new;
+                true
+            }
+            Err(e) => {
+                if file.told != e {
+                    (file.log)(&format!("{e}; the keys stay as they were"));
+                    file.told = e;
+                }
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The whole library over tokens that do as they are told: who makes each signature, how often a PIN is tried, what becomes
+//! of calls that hang. The tokens count; and any use of them against PKCS#11's rules fails the test.
+
+mod common;
+
+use common::{
+    call,
+    fake::{until, Slot, State, IMPATIENT, PATIENT},
+    signing::{pss, sign, verifies, How},
+    Module,
+};
+use cryptoki_sys::*;
+use qtls_pkcs11::verdict::{name, Verdict, TABLE};
+use std::{
+    fs,
+    ptr::null_mut,
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+const ECDSA: How = How::Plain(CKM_ECDSA);
+const DIGEST: [u8; 32] = [0x5a; 32];
+
+fn one(module: &Module) -> Result<(), CK_RV> {
+    module.sign("p256", &ECDSA, &DIGEST).map(drop)
+}
+
+/// Signs until a member has made another signature: it may be down for a while yet. None may fail.
+fn until_it_signs(module: &Module, member: &State) {
+    let before = member.signatures();
+    until("the member signs again", || {
+        assert_eq!(one(module), Ok(()));
+        member.signatures() > before
+    });
+}
+
+#[test]
+fn every_mechanism_makes_what_openssl_verifies() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let module = slot.start();
+    let rsa_block = [&[0, 1][..], &[0xff; 221], &[0], &DIGEST].concat();
+    let cases: [(&str, How, &[u8]); 9] = [
+        ("rsa", How::Plain(CKM_RSA_PKCS), &DIGEST),
+        ("rsa", How::Plain(CKM_RSA_X_509), &rsa_block),
+        ("rsa", pss(), &DIGEST),
+        ("p256", ECDSA, &DIGEST),
+        ("p384", ECDSA, &[0x5a; 48]),
+        ("p521", ECDSA, &[0x5a; 64]),
+        ("mldsa65", How::Plain(CKM_ML_DSA), b"a message"),
+        ("mldsa65", How::MlDsa(vec![]), b"a message"),
+        ("mldsa65", How::MlDsa(b"a context".to_vec()), b"a message"),
+    ];
+    for (i, (key, how, data)) in cases.iter().enumerate() {
+        let signature = module.sign(key, how, data).unwrap_or_else(|code| panic!("{key}, case {i}: {}", name(code)));
+        if matches!(how, How::Plain(CKM_RSA_X_509)) {
+            continue; // OpenSSL verifies no RSA without padding; the PKCS #1 padding above is the other case's
+        }
+        let public = slot.public_key(key);
+        assert!(verifies(&public, how, data, &signature), "{key}, case {i}");
+        let mut damaged = signature.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert!(!verifies(&public, how, data, &damaged), "{key}, case {i}: one bit is another");
+    }
+    let digest_of_pkcs1 = module.sign("rsa", &How::Plain(CKM_RSA_PKCS), &DIGEST).unwrap();
+    let padded_by_hand = module.sign("rsa", &How::Plain(CKM_RSA_X_509), &rsa_block).unwrap();
+    assert_eq!(digest_of_pkcs1, padded_by_hand);
+    assert_eq!(slot.signatures(), [cases.len() as u64 + 2]);
+}
+
+#[test]
+fn a_wrong_pin_is_tried_once_by_all_sessions_until_its_file_changes() {
+    let settings = "timeout = 60000ms\nretry = 10ms\nsessions = 8\n";
+    let slot = Slot::new("ordered", &[settings]);
+    let token = slot.members[0];
+    slot.replace("a", "pin", "9999");
+    let module = slot.start();
+    let attempts = |more: u64| {
+        let from = token.open_session.calls.load(SeqCst);
+        until("sessions are opened again and again", || {
+            assert_eq!(one(&module), Err(CKR_DEVICE_ERROR));
+            token.open_session.calls.load(SeqCst) >= from + more
+        });
+    };
+    attempts(40);
+    assert_eq!(token.login.calls.load(SeqCst), 1, "eight sessions, and one attempt");
+
+    slot.replace("a", "pin", "8888");
+    until("the next one is tried", || token.login.calls.load(SeqCst) > 1);
+    attempts(40);
+    assert_eq!(token.login.calls.load(SeqCst), 2, "another file, and one attempt");
+    assert_eq!(token.refused.load(SeqCst), 2, "the token locks itself at the third");
+
+    slot.replace("a", "pin", "1234\n");
+    until("the right one is tried", || one(&module).is_ok());
+    assert_eq!(token.refused.load(SeqCst), 0);
+
+    // The token's PIN becomes another while nobody looks, and its sessions are lost: again one attempt.
+    token.pin.store(4711, SeqCst);
+    token.lose_sessions(CKR_SESSION_HANDLE_INVALID);
+    until("its sessions are missed", || one(&module).is_err());
+    attempts(40);
+    assert_eq!(token.refused.load(SeqCst), 1);
+    slot.replace("a", "pin", "4711");
+    until("the new one is tried", || one(&module).is_ok());
+}
+
+#[test]
+fn without_a_pin_file_no_pin_is_tried() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    fs::remove_file(slot.file("a", "pin")).unwrap();
+    let module = slot.start();
+    until("the member was tried", || {
+        assert_eq!(one(&module), Ok(()));
+        slot.members[0].open_session.calls.load(SeqCst) >= 5
+    });
+    assert_eq!(slot.members[0].login.calls.load(SeqCst), 0);
+    fs::write(slot.file("a", "pin"), "1234").unwrap();
+    until_it_signs(&module, slot.members[0]);
+}
+
+#[test]
+fn each_code_that_a_token_may_answer_with_has_its_consequence() {
+    let slot = Slot::new("ordered", &["timeout = 60000ms\nretry = 10ms\nsessions = 1\n", PATIENT]);
+    let (a, b) = (slot.members[0], slot.members[1]);
+    let module = slot.start();
+    let devices = [
+        CKR_GENERAL_ERROR,
+        CKR_FUNCTION_FAILED,
+        CKR_DEVICE_ERROR,
+        CKR_DEVICE_REMOVED,
+        CKR_TOKEN_NOT_PRESENT,
+        CKR_SLOT_ID_INVALID,
+        CKR_BUFFER_TOO_SMALL,
+        CKR_CRYPTOKI_NOT_INITIALIZED,
+        CKR_VENDOR_DEFINED + 1,
+        12345,
+    ];
+    let all: Vec<_> =
+        TABLE.iter().map(|row| (row.0, row.2)).chain(devices.map(|code| (code, Verdict::Device))).collect();
+    assert_eq!(all.len(), 46);
+    for (code, verdict) in all {
+        for (which, call) in [("C_SignInit", &a.sign_init), ("C_Sign", &a.sign)] {
+            until_it_signs(&module, a);
+            let what = format!("{which}: {}: {verdict:?}", name(code));
+            let before = (a.signatures(), b.signatures());
+            call.answer(code, 1);
+            let result = one(&module);
+            let made = (a.signatures() - before.0, b.signatures() - before.1);
+            match verdict {
+                Verdict::Request => assert_eq!((result, made), (Err(code), (0, 0)), "{what}"),
+                Verdict::Session | Verdict::Handle => assert_eq!((result, made), (Ok(()), (1, 0)), "{what}"),
+                _ => assert_eq!((result, made), (Ok(()), (0, 1)), "{what}"),
+            }
+            // Twice in a row: the same member is asked once more, and then the next one.
+            if matches!(verdict, Verdict::Session | Verdict::Handle) {
+                call.answer(code, 2);
+                assert_eq!((one(&module), b.signatures() - before.1), (Ok(()), 1), "{what}, twice");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_call_fails_no_signature_does() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    let a = slot.members[0];
+    let module = slot.start();
+    let calls = [
+        ("C_GetSlotList", &a.get_slot_list),
+        ("C_GetTokenInfo", &a.get_token_info),
+        ("C_OpenSession", &a.open_session),
+        ("C_GetSessionInfo", &a.get_session_info),
+        ("C_Login", &a.login),
+        ("C_FindObjects", &a.find_objects),
+        ("C_SignInit", &a.sign_init),
+        ("C_Sign", &a.sign),
+        ("C_Initialize", &a.initialize),
+    ];
+    for (name, call) in calls {
+        for code in [CKR_DEVICE_ERROR, CKR_HOST_MEMORY, CKR_SESSION_COUNT, CKR_FUNCTION_FAILED] {
+            until_it_signs(&module, a);
+            call.answer(code, 20);
+            let before = call.calls.load(SeqCst);
+            let mut tried = 0;
+            until(&format!("{name} is called"), || {
+                // All sessions are opened anew, and so all calls are made. The library is initialised anew if none was
+                // opened before the last one was closed: not each time.
+                if tried % 50 == 0 {
+                    a.lose_sessions(CKR_DEVICE_REMOVED);
+                }
+                tried += 1;
+                assert_eq!(one(&module), Ok(()), "{name}: {code:#x}");
+                call.calls.load(SeqCst) > before
+            });
+            call.answer(0, 0);
+        }
+    }
+    until_it_signs(&module, a);
+}
+
+#[test]
+fn lost_sessions_cost_a_single_member_no_signature() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let token = slot.members[0];
+    let module = slot.start();
+    for code in [CKR_SESSION_HANDLE_INVALID, CKR_SESSION_CLOSED, CKR_USER_NOT_LOGGED_IN] {
+        for _ in 0..10 {
+            assert_eq!(one(&module), Ok(()), "{}", name(code));
+            token.lose_sessions(code);
+            assert_eq!(one(&module), Ok(()), "{}", name(code));
+        }
+    }
+    assert_eq!(token.signatures(), 60);
+}
+
+#[test]
+fn tokens_are_taken_away_in_turn_and_each_signature_is_made_once() {
+    let slot = Slot::new("spread", &[PATIENT, PATIENT, PATIENT]);
+    let module = slot.start();
+    let (done, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let codes = [CKR_DEVICE_REMOVED, CKR_TOKEN_NOT_PRESENT, CKR_DEVICE_ERROR];
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let (table, session) = (module.table, module.session());
+            let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+            let (done, made) = (&done, &made);
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    sign(table, session, key, &ECDSA, &DIGEST).expect("a signature failed");
+                    made.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let each_signs = |who: &[&State]| {
+            let before: Vec<_> = who.iter().map(|m| m.signatures()).collect();
+            until("each of them signs", || who.iter().zip(&before).all(|(m, b)| m.signatures() > b + 5));
+        };
+        for round in 0..9 {
+            each_signs(&slot.members);
+            let others: Vec<_> = (0..3).filter(|i| *i != round % 3).map(|i| slot.members[i]).collect();
+            slot.members[round % 3].take_away(codes[round / 3]);
+            each_signs(&others);
+            slot.members[round % 3].put_back();
+        }
+        each_signs(&slot.members);
+        done.store(true, Relaxed);
+    });
+    let total: u64 = slot.signatures().iter().sum();
+    assert_eq!(total, made.load(SeqCst), "signatures that the tokens made, and that arrived");
+    println!("{total} signatures, 0 failed, 9 times a token taken away");
+}
+
+#[test]
+fn a_token_that_is_not_in_the_list_any_more_is_found_again() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    let module = slot.start();
+    until_it_signs(&module, slot.members[0]);
+    slot.members[0].hidden.store(1, SeqCst);
+    slot.members[0].lose_sessions(CKR_SESSION_HANDLE_INVALID);
+    until_it_signs(&module, slot.members[1]);
+    slot.members[0].hidden.store(0, SeqCst);
+    until_it_signs(&module, slot.members[0]);
+}
+
+#[test]
+fn a_call_that_hangs_costs_no_signature_whichever_it_is() {
+    for which in ["C_Initialize", "C_GetTokenInfo", "C_OpenSession", "C_Login", "C_FindObjects", "C_Sign"] {
+        let slot = Slot::new("ordered", &[IMPATIENT, PATIENT]);
+        let a = slot.members[0];
+        let call = match which {
+            "C_Initialize" => &a.initialize,
+            "C_GetTokenInfo" => &a.get_token_info,
+            "C_OpenSession" => &a.open_session,
+            "C_Login" => &a.login,
+            "C_FindObjects" => &a.find_objects,
+            _ => &a.sign,
+        };
+        call.hang.store(1, SeqCst);
+        let module = slot.start();
+        until(which, || {
+            assert_eq!(one(&module), Ok(()), "{which}");
+            call.inside.load(SeqCst) > 0
+        });
+        for _ in 0..50 {
+            assert_eq!(one(&module), Ok(()), "{which}");
+        }
+        assert_eq!(slot.signatures(), [0, slot.members[1].signatures()], "{which}");
+        call.hang.store(0, SeqCst);
+        until_it_signs(&module, a);
+    }
+}
+
+#[test]
+fn all_sessions_that_hang_in_mid_work_cost_no_signature() {
+    let slot = Slot::new("ordered", &[&format!("{IMPATIENT}sessions = 3\n"), PATIENT]);
+    let a = slot.members[0];
+    let module = slot.start();
+    until_it_signs(&module, a);
+    a.sign.hang.store(1, SeqCst);
+    until("all three hang", || {
+        assert_eq!(one(&module), Ok(()));
+        a.sign.inside.load(SeqCst) == 3
+    });
+    for _ in 0..50 {
+        assert_eq!(one(&module), Ok(()));
+    }
+    a.sign.hang.store(0, SeqCst);
+    until_it_signs(&module, a);
+}
+
+#[test]
+fn as_many_signatures_are_made_at_a_time_as_a_member_has_sessions() {
+    let slot = Slot::new("ordered", &["timeout = 60000ms\nretry = 10ms\nsessions = 3\n"]);
+    let token = slot.members[0];
+    let module = slot.start();
+    until_it_signs(&module, token);
+    token.sign.hang.store(1, SeqCst);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            let (table, session) = (module.table, module.session());
+            let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+            scope.spawn(move || sign(table, session, key, &ECDSA, &DIGEST).expect("a signature failed"));
+        }
+        until("three are made", || token.sign.inside.load(SeqCst) == 3);
+        token.sign.hang.store(0, SeqCst);
+    });
+    assert_eq!(token.sign.peak.load(SeqCst), 3);
+}
+
+#[test]
+fn a_token_with_fewer_sessions_than_wanted_serves_with_those() {
+    let slot = Slot::new("ordered", &["timeout = 60000ms\nretry = 10ms\nsessions = 8\n", PATIENT]);
+    let a = slot.members[0];
+    a.most.store(1, SeqCst);
+    let module = slot.start();
+    until("others are wanted, too", || {
+        until_it_signs(&module, a);
+        a.open_session.calls.load(SeqCst) >= 8
+    });
+}
+
+#[test]
+fn a_key_that_a_member_lacks_is_used_there_as_soon_as_it_is_there() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    let (a, b) = (slot.members[0], slot.members[1]);
+    let pem = fs::read_to_string(slot.file("a", "p384.pem")).unwrap();
+    fs::remove_file(slot.file("a", "p384.pem")).unwrap();
+    let module = slot.start();
+    until_it_signs(&module, a);
+    let before = b.signatures();
+    assert!(module.sign("p384", &ECDSA, &DIGEST).is_ok());
+    assert_eq!(b.signatures(), before + 1, "the other has it");
+    slot.replace("a", "p384.pem", &pem);
+    let before = a.signatures();
+    assert!(module.sign("p384", &ECDSA, &DIGEST).is_ok());
+    assert_eq!(a.signatures(), before + 1);
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_call_that_hangs() {
+    let slot = Slot::new("ordered", &[IMPATIENT, PATIENT]);
+    let (a, b) = (slot.members[0], slot.members[1]);
+    let module = slot.start();
+    until_it_signs(&module, a);
+    a.sign.hang.store(1, SeqCst);
+    until("it hangs", || {
+        assert_eq!(one(&module), Ok(()));
+        a.sign.inside.load(SeqCst) > 0
+    });
+    let start = Instant::now();
+    assert_eq!(call!(module.table, C_Finalize(null_mut())), CKR_OK);
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!(a.finalize.calls.load(SeqCst), 0, "nobody finalises a library while a call is in it");
+    until("the other's sessions are closed", || b.open.load(SeqCst) == 0);
+    a.sign.hang.store(0, SeqCst);
+    until("the call is over, and its session closed", || a.open.load(SeqCst) == 0);
+}
+
+#[test]
+fn it_starts_and_ends_again_and_again() {
+    let slot = Slot::new("spread", &[PATIENT, PATIENT]);
+    for round in 1..=5 {
+        let module = slot.start();
+        slot.members.iter().for_each(|m| until_it_signs(&module, m));
+        drop(module);
+        // Whatever is still at work after a second is not waited for.
+        until("all sessions are closed", || slot.members.iter().all(|m| m.open.load(SeqCst) == 0));
+        for m in &slot.members {
+            assert!(m.finalize.calls.load(SeqCst) <= round && m.initialize.calls.load(SeqCst) <= round);
+        }
+    }
+}
