@@ -110,9 +110,17 @@ spec:
   renewBefore: 24h
   algorithms: [ML-DSA-65, ECDSA-P256]
   issuerRef: {name: ca, kind: PQCIssuer, group: qtls.dev}
+  keyStorage: {type: HSM, hsmRef: {name: pool}}
 `,
 	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}]}}",
 	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}]}}",
+	"HSMPool": `
+spec:
+  members:
+  - name: hsm-a
+    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}}
+  timeout: 2s
+`,
 }
 
 // crds reads the generated CRDs by kind.

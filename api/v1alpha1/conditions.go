@@ -83,12 +83,40 @@ const (
 	ReasonRequestFailed       = "RequestFailed"
 	ReasonSecretNotOwned      = "SecretNotOwned"
 	ReasonCertManagerNotFound = "CertManagerNotFound"
+	// ReasonHSMPoolNotFound and those after it: keyStorage.
+	ReasonHSMPoolNotFound = "HSMPoolNotFound"
+	// ReasonHSMNotReady: not enough members of the pool answer.
+	ReasonHSMNotReady = "HSMNotReady"
+	// ReasonKeyNotInEveryMember: a key is in some members of the pool alone.
+	ReasonKeyNotInEveryMember = "KeyNotInEveryMember"
+	// ReasonKeyNotProtected: a key could leave its token.
+	ReasonKeyNotProtected = "KeyNotProtected"
 
 	// PQCIssuer and PQCClusterIssuer.
 	ReasonSecretNotFound = "SecretNotFound"
 	ReasonSecretInvalid  = "SecretInvalid"
 	ReasonNotAnAuthority = "NotAnAuthority"
 	ReasonSameFamily     = "SameFamily"
+
+	// HSMPool and its members, besides SecretNotFound and SecretInvalid.
+	// ReasonDegraded: some members can sign, and some cannot.
+	ReasonDegraded = "Degraded"
+	// ReasonHSMUnreachable: a member's hsmd gives no answer.
+	ReasonHSMUnreachable = "HSMUnreachable"
+	// ReasonHSMNotTrusted: its certificate is not one to trust.
+	ReasonHSMNotTrusted = "HSMNotTrusted"
+	// ReasonHSMRefusesAccess: it does not accept our certificate, or its
+	// allow-list does not have its name.
+	ReasonHSMRefusesAccess = "HSMRefusesAccess"
+	// ReasonHSMProtocol: what is at its address is no hsmd.
+	ReasonHSMProtocol   = "HSMProtocol"
+	ReasonPINMissing    = "PINMissing"
+	ReasonPINWrong      = "PINWrong"
+	ReasonPINLocked     = "PINLocked"
+	ReasonPINExpired    = "PINExpired"
+	ReasonTokenNotFound = "TokenNotFound"
+	// ReasonTokenFailed: the token or its library fails for a reason of its own.
+	ReasonTokenFailed = "TokenFailed"
 )
 
 // Annotations and labels.
@@ -110,6 +138,9 @@ const (
 	// AnnotationAttempt on a CertificateRequest: counts the attempts to have
 	// this revision issued, from 1.
 	AnnotationAttempt = GroupName + "/attempt"
+	// AnnotationPreviousKey on a certificate Secret: the PKCS #11 URI of the key
+	// before, which is destroyed when there is one after this.
+	AnnotationPreviousKey = GroupName + "/previous-key"
 	// AnnotationRequest on a CertificateRequest: the certificate request of a
 	// post-quantum key in PEM form, where spec.request only carries its names
 	// and its key's identifier (docs/architecture.md, Certificates).

@@ -20,6 +20,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PQCCertificate{}, &PQCCertificateList{},
 		&PQCIssuer{}, &PQCIssuerList{},
 		&PQCClusterIssuer{}, &PQCClusterIssuerList{},
+		&HSMPool{}, &HSMPoolList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -37,6 +37,8 @@ type PQCCertificate struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one"
 // +kubebuilder:validation:XValidation:rule="!has(self.renewBefore) || duration(self.renewBefore) < (has(self.duration) ? duration(self.duration) : duration('2160h'))",message="renewBefore: must be shorter than duration (default 2160h)"
+// +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || self.algorithms.all(a, a in ['ML-DSA-44','ML-DSA-65','ML-DSA-87','ECDSA-P256','ECDSA-P384','RSA-2048','RSA-3072','RSA-4096'])",message="algorithms: HSMs have ML-DSA, ECDSA and RSA; the OpenSSL provider's need keyStorage.type Secret"
+// +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || !has(self.isCA) || !self.isCA",message="isCA: an authority's key has to lie in a Secret; issuers cannot sign with an HSM yet"
 type PQCCertificateSpec struct {
 	// dnsNames of the certificate (subjectAltName), wildcards allowed.
 	// +optional
@@ -94,6 +96,49 @@ type PQCCertificateSpec struct {
 	// issuerRef names who signs.
 	// +required
 	IssuerRef IssuerReference `json:"issuerRef"`
+
+	// keyStorage says where the private keys are made and lie.
+	// +optional
+	// +kubebuilder:default={type: "Secret"}
+	KeyStorage KeyStorage `json:"keyStorage,omitzero"`
+}
+
+// KeyStorageType says where private keys lie.
+// +kubebuilder:validation:Enum=Secret;HSM
+type KeyStorageType string
+
+const (
+	// KeyStorageSecret keeps each key in the Secret of its certificate.
+	KeyStorageSecret KeyStorageType = "Secret"
+	// KeyStorageHSM keeps it in the tokens of an HSMPool, which made it.
+	KeyStorageHSM KeyStorageType = "HSM"
+)
+
+// KeyStorage says where private keys are made and lie.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.hsmRef) == (self.type == 'HSM')",message="hsmRef: needed with type HSM, and only there"
+type KeyStorage struct {
+	// type: Secret, or HSM, where keys never leave the token that they were made
+	// in: the Secret has in tls.key what names the key (a PKCS #11 URI, as
+	// pkcs11-provider reads it). A renewal makes a new key, and destroys the one
+	// before the last. What is deleted leaves its keys in the token. QTLSGateways
+	// do not serve such certificates yet.
+	// +optional
+	// +kubebuilder:default=Secret
+	Type KeyStorageType `json:"type,omitempty"`
+	// hsmRef names the HSMPool, in the same namespace. A new key is made in its
+	// first member, and is used when every member has it.
+	// +optional
+	HSMRef *HSMPoolReference `json:"hsmRef,omitempty"`
+}
+
+// HSMPoolReference names an HSMPool.
+type HSMPoolReference struct {
+	// name of the HSMPool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Name string `json:"name"`
 }
 
 // IssuerReference names a PQCIssuer, a PQCClusterIssuer, or any other issuer

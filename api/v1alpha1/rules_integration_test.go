@@ -271,7 +271,27 @@ var ruleCases = map[string][]ruleCase{
 		{"algorithm twice", "spec: {dnsNames: [a], algorithms: [ML-DSA-65, ML-DSA-65], issuerRef: {name: a}}", "Duplicate value"},
 		{"every algorithm", "spec: {dnsNames: [a], algorithms: [ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, ECDSA-P384, RSA-2048, RSA-3072, RSA-4096], issuerRef: {name: a}}", ""},
 		{"wildcard", `spec: {dnsNames: ["*.example.com"], issuerRef: {name: a}}`, ""},
+		{"keys in an HSM", "spec: {dnsNames: [a], issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", ""},
+		{"keys in an HSM, every algorithm", "spec: {dnsNames: [a], algorithms: [ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, ECDSA-P384, RSA-2048, RSA-3072, RSA-4096], issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", ""},
+		{"keys in an HSM, and in none", "spec: {dnsNames: [a], issuerRef: {name: a}, keyStorage: {type: HSM}}", "hsmRef: needed with type HSM"},
+		{"keys in Secrets, and an HSM", "spec: {dnsNames: [a], issuerRef: {name: a}, keyStorage: {hsmRef: {name: pool}}}", "hsmRef: needed with type HSM, and only there"},
+		{"an authority's key in an HSM", "spec: {isCA: true, commonName: a, issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", "isCA: an authority's key has to lie in a Secret"},
+		{"keys in an HSM that no HSM has", "spec: {dnsNames: [a], algorithms: [haetae3], issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", "algorithms: HSMs have ML-DSA, ECDSA and RSA"},
+		{"keys in Secrets that no HSM has", "spec: {dnsNames: [a], algorithms: [haetae3], issuerRef: {name: a}, keyStorage: {type: Secret}}", ""},
 		{"two wildcards in a name", `spec: {dnsNames: ["*.*.example.com"], issuerRef: {name: a}}`, "should match"},
+	},
+	"HSMPool": {
+		{"name of 40", named(strings.Repeat("a", 40), hsmPool("")), ""},
+		{"name of 41", named(strings.Repeat("a", 41), hsmPool("")), "metadata.name: at most 40 characters"},
+		{"shortest time-out", hsmPool("timeout: 100ms"), ""},
+		{"too short a time-out", hsmPool("timeout: 99ms"), "timeout: 100ms to 60s"},
+		{"longest time-out", hsmPool("timeout: 1m"), ""},
+		{"too long a time-out", hsmPool("timeout: 61s"), "timeout: 100ms to 60s"},
+		{"16 members", hsmPool("", manyMembers(15)...), ""},
+		{"two members of one name", hsmPool("", hsmMember("hsm", "h:7443"), hsmMember("hsm", "i:7443")), "Duplicate value"},
+		{"an IPv6 address", hsmPool("", hsmMember("v6", `"[2001:db8::1]:7443"`)), ""},
+		{"an address without a port", hsmPool("", hsmMember("b", "hsm.example")), "should match"},
+		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
 	"PQCIssuer":        issuerCases,
 	"PQCClusterIssuer": issuerCases,
@@ -281,6 +301,24 @@ func manyListeners(n int) []string {
 	var list []string
 	for i := range n {
 		list = append(list, listener(fmt.Sprintf("l%d", i), "443", fmt.Sprintf("hostnames: [h%d.example.com]", i)))
+	}
+	return list
+}
+
+// hsmPool has a member, and others.
+func hsmPool(field string, others ...string) string {
+	return "spec: {members: [" + strings.Join(append([]string{hsmMember("a", "hsm.example:7443")}, others...), ", ") + "], " + field + "}"
+}
+
+func hsmMember(name, address string, fields ...string) string {
+	remote := append([]string{"address: " + address, "tlsSecretRef: {name: client}"}, fields...)
+	return "{name: " + name + ", remote: {" + strings.Join(remote, ", ") + "}}"
+}
+
+func manyMembers(n int) []string {
+	var list []string
+	for i := range n {
+		list = append(list, hsmMember(fmt.Sprintf("m%d", i), "h:7443"))
 	}
 	return list
 }

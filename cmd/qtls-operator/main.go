@@ -30,9 +30,11 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/controllers/certificate"
 	"qtls.dev/qtls/controllers/gateway"
+	hsmpoolcontroller "qtls.dev/qtls/controllers/hsmpool"
 	"qtls.dev/qtls/controllers/issuer"
 	"qtls.dev/qtls/controllers/policy"
 	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resources"
@@ -149,14 +151,19 @@ func run(ctx context.Context, o options) error {
 
 func setUpCertificates(mgr ctrl.Manager, o options) error {
 	c, reader, now, recorder := mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, mgr.GetEventRecorder("qtls-operator")
-	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+	hsms := &hsmpool.Clients{}
+	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("certificate controller: %w", err)
 	}
 	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("issuer controller: %w", err)
 	}
-	if err := (&request.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+	if err := (&request.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("request controller: %w", err)
+	}
+	pools := &hsmpoolcontroller.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, Clients: hsms, Interval: hsmpoolcontroller.Interval}
+	if err := pools.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("HSMPool controller: %w", err)
 	}
 	return nil
 }

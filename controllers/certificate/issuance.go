@@ -3,9 +3,11 @@ package certificate
 import (
 	"context"
 	"crypto"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -17,6 +19,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
@@ -132,51 +135,123 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		return nil, nil, err
 	}
 	if pending != nil {
-		key, fit := pendingFits(pending, i.state, last)
-		if fit {
-			return pending, key, nil
+		if pendingFits(pending, i.state, last) {
+			key, err := i.open(ctx, pending)
+			return pending, key, err
 		}
 		// It was begun for another spec, or is done.
+		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
+		if present, _ := i.presentKey(); err == nil && unused != present {
+			i.retire(ctx, unused)
+		}
 		if err := i.r.delete(ctx, pending); err != nil {
 			return nil, nil, err
 		}
 	}
-	key, err := i.newKey()
+	data, err := i.newKey(last + 1)
 	if err != nil {
 		return nil, nil, err
 	}
-	if pending, err = buildPending(i.certificate, i.algorithm, last+1, i.state.Want, key); err != nil {
-		return nil, nil, err
-	}
+	pending = buildPending(i.certificate, i.algorithm, last+1, i.state.Want, data)
 	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("Secret %q: %w", pending.Name, err)
 	}
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, o.why())
-	return pending, key, nil
+	key, err := i.open(ctx, pending)
+	return pending, key, err
 }
 
 // pendingFits says whether the key of an issuance begun before is still what
 // is wanted.
-func pendingFits(pending *corev1.Secret, s state, last int64) (crypto.Signer, bool) {
-	key, err := keypair.ParseKey(pending.Data[corev1.TLSPrivateKeyKey])
+func pendingFits(pending *corev1.Secret, s state, last int64) bool {
+	if revisionOf(pending) <= last || !parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).fulfils(s.Want) {
+		return false
+	}
+	data := pending.Data[corev1.TLSPrivateKeyKey]
+	if s.Want.HSM != "" {
+		reference, err := keypair.ParseReference(data)
+		return err == nil && reference.Pool == s.Want.HSM
+	}
+	key, err := keypair.ParseKey(data)
 	if err != nil {
-		return nil, false
+		return false
 	}
 	algorithm, err := keypair.AlgorithmOf(key.Public())
-	fit := err == nil && algorithm == s.Algorithm && revisionOf(pending) > last &&
-		parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).fulfils(s.Want)
-	return key, fit
+	return err == nil && algorithm == s.Algorithm
 }
 
-// newKey makes a key; an authority's is kept, so that what it signed stays
-// valid.
-func (i *issuance) newKey() (crypto.Signer, error) {
-	if p := i.state.Pair; i.state.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm {
-		return p.Key, nil
+// newKey is what a revision's Secret has for its key: the key, or a reference
+// to one that an HSM is going to make. An authority's is kept, so that what it
+// signed stays valid.
+func (i *issuance) newKey(revision int64) ([]byte, error) {
+	s := i.state
+	if p := s.Pair; s.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm && s.Has.HSM == s.Want.HSM {
+		return s.Secret.Data[corev1.TLSPrivateKeyKey], nil
 	}
-	return pki.GenerateKey(i.algorithm)
+	if s.Want.HSM != "" {
+		// Nobody else has a key of this label: other clusters may have one of the
+		// Secret's name.
+		label := fmt.Sprintf("%s-%d-%s", i.secretName, revision, strings.ToLower(rand.Text()[:8]))
+		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), nil
+	}
+	key, err := pki.GenerateKey(i.algorithm)
+	if err != nil {
+		return nil, err
+	}
+	return keypair.MarshalKey(key)
+}
+
+// open the key of a revision under way. In an HSM it is made here, if it is not
+// there yet: its label was stored before.
+func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Signer, error) {
+	data := pending.Data[corev1.TLSPrivateKeyKey]
+	if i.state.Want.HSM == "" {
+		return keypair.ParseKey(data)
+	}
+	reference, err := keypair.ParseReference(data)
+	if err != nil {
+		return nil, err
+	}
+	return i.keys().Provide(ctx, reference, i.algorithm)
+}
+
+func (i *issuance) keys() hsmpool.Keys {
+	return hsmpool.Keys{Clients: i.r.HSMs, Pools: i.r.Client, Secrets: i.r.APIReader, Namespace: i.certificate.Namespace}
+}
+
+// presentKey is that of the certificate's Secret, where it is in an HSM.
+func (i *issuance) presentKey() (keypair.Reference, bool) {
+	if i.state.Secret == nil {
+		return keypair.Reference{}, false
+	}
+	r, err := keypair.ParseReference(i.state.Secret.Data[corev1.TLSPrivateKeyKey])
+	return r, err == nil
+}
+
+// previousKey destroys the key before the present one, which the next one is
+// about to replace. The present one, which it returns, stays until there is yet
+// another: there are those who still use it.
+func (i *issuance) previousKey(ctx context.Context) (uri string) {
+	if i.state.Secret == nil {
+		return ""
+	}
+	present, inHSM := i.presentKey()
+	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest != present {
+		i.retire(ctx, oldest)
+	}
+	if !inHSM {
+		return ""
+	}
+	return present.URI()
+}
+
+// retire a key. One that cannot be destroyed keeps nothing from being issued.
+func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
+	if err := i.keys().Retire(ctx, key); err != nil {
+		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
+	}
 }
 
 // request finds or makes the CertificateRequest of the revision under way.
@@ -289,7 +364,7 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	r := i.state.Want
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
-	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities}
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, previous: i.previousKey(ctx)}
 	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
 	if s := i.state.Secret; s != nil {

@@ -15,7 +15,6 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
-	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -59,12 +58,9 @@ func counter(o metav1.Object, annotation string) int64 {
 	return n
 }
 
-// buildPending is the Secret that keeps the key of a revision under way.
-func buildPending(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, revision int64, r record, key crypto.Signer) (*corev1.Secret, error) {
-	pem, err := keypair.MarshalKey(key)
-	if err != nil {
-		return nil, err
-	}
+// buildPending is the Secret that keeps the key, or the reference to the key,
+// of a revision under way.
+func buildPending(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, revision int64, r record, key []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       c.Namespace,
@@ -75,8 +71,8 @@ func buildPending(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, r
 		},
 		Type:      corev1.SecretTypeOpaque,
 		Immutable: new(true),
-		Data:      map[string][]byte{corev1.TLSPrivateKeyKey: pem},
-	}, nil
+		Data:      map[string][]byte{corev1.TLSPrivateKeyKey: key},
+	}
 }
 
 // buildRequest is the CertificateRequest of a revision.
@@ -127,6 +123,8 @@ func buildRequest(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, r
 // contents of a certificate's Secret.
 type contents struct {
 	chain, key, ca []byte // PEM; ca may be empty
+	// previous is the PKCS #11 URI of the key in an HSM that was used before.
+	previous string
 }
 
 // buildSecret is the Secret of a certificate. Of one that is there already, it
@@ -136,10 +134,14 @@ func buildSecret(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, re
 	if len(d.ca) > 0 {
 		data[corev1.ServiceAccountRootCAKey] = d.ca
 	}
+	annotations := annotationsOf(algorithm, revision, r)
+	if d.previous != "" {
+		annotations[v1alpha1.AnnotationPreviousKey] = d.previous
+	}
 	owner := metav1.NewControllerRef(c, certificateKind)
 	secret := corev1apply.Secret(v1alpha1.CertificateSecretName(c.Name, algorithm), c.Namespace).
 		WithLabels(labelsOf(c)).
-		WithAnnotations(annotationsOf(algorithm, revision, r)).
+		WithAnnotations(annotations).
 		WithOwnerReferences(metav1apply.OwnerReference().
 			WithAPIVersion(owner.APIVersion).WithKind(owner.Kind).WithName(owner.Name).WithUID(owner.UID).
 			WithController(true).WithBlockOwnerDeletion(true)).

@@ -53,7 +53,7 @@ type state struct {
 func observe(algorithm v1alpha1.KeyAlgorithm, want record, renewBefore time.Duration, secret *corev1.Secret) state {
 	s := state{Algorithm: algorithm, Want: want, RenewBefore: renewBefore, Secret: secret}
 	if secret != nil {
-		s.Pair, s.PairError = keypair.Parse(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+		s.Pair, s.PairError = keypair.ParseStored(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 		s.Has = parseRecord(secret.Annotations[v1alpha1.AnnotationRequested])
 	}
 	return s

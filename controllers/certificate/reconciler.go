@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/latewatch"
 )
 
@@ -32,6 +33,7 @@ import (
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/finalizers,verbs=update
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -43,6 +45,8 @@ type Reconciler struct {
 	APIReader client.Reader
 	Clock     clock.PassiveClock
 	Recorder  events.EventRecorder
+	// HSMs are the clients of HSMPools' members.
+	HSMs *hsmpool.Clients
 
 	requests *latewatch.Kind
 }

@@ -22,6 +22,8 @@ type record struct {
 	IsCA        bool                     `json:"isCA,omitempty"`
 	Duration    metav1.Duration          `json:"duration"`
 	Issuer      v1alpha1.IssuerReference `json:"issuerRef"`
+	// HSM is the HSMPool that the key lies in; empty: it lies in the Secret.
+	HSM string `json:"hsm,omitempty"`
 	// Renew is the value of the annotation qtls.dev/renew.
 	Renew string `json:"renew,omitempty"`
 	// Issued is when the certificate came: what renewal counts from.
@@ -36,6 +38,9 @@ func recordOf(c *v1alpha1.PQCCertificate) record {
 		Duration:   metav1.Duration{Duration: defaultDuration},
 		Issuer:     c.Spec.IssuerRef,
 		Renew:      c.Annotations[v1alpha1.AnnotationRenew],
+	}
+	if ref := c.Spec.KeyStorage.HSMRef; ref != nil {
+		r.HSM = ref.Name
 	}
 	if c.Spec.Duration != nil {
 		r.Duration = *c.Spec.Duration
@@ -83,6 +88,7 @@ func (r record) changes(want record) []string {
 		{"isCA", r.IsCA == want.IsCA},
 		{"duration", r.Duration == want.Duration},
 		{"issuerRef", r.Issuer == want.Issuer},
+		{"keyStorage", r.HSM == want.HSM},
 	} {
 		if !f.same {
 			fields = append(fields, f.name)

@@ -32,6 +32,7 @@ import (
 	"qtls.dev/qtls/controllers/certificate"
 	"qtls.dev/qtls/controllers/issuer"
 	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/testenv"
 )
@@ -77,10 +78,11 @@ func (w *world) start(fuse *fuse) {
 			return &fused{Client: c, fuse: fuse}, err
 		}
 	})
+	hsms := &hsmpool.Clients{}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events},
-		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events},
-		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events},
+		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
+		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events, HSMs: hsms},
 	} {
 		if err := r.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)

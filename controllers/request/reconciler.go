@@ -5,6 +5,7 @@ package request
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl"
@@ -45,6 +47,8 @@ type Reconciler struct {
 	// Namespace of the operator, where PQCClusterIssuers' Secrets lie.
 	Namespace string
 	Recorder  events.EventRecorder
+	// HSMs are the clients of HSMPools' members.
+	HSMs *hsmpool.Clients
 }
 
 // Reconcile signs one request, or says why not.
@@ -151,8 +155,10 @@ func (r *Reconciler) selfSign(ctx context.Context, cr *cmapi.CertificateRequest,
 	} else if err != nil {
 		return nil, err
 	}
-	key, err := keypair.ParseKey(secret.Data[corev1.TLSPrivateKeyKey])
-	if err != nil {
+	key, err := r.key(ctx, cr.Namespace, secret.Data[corev1.TLSPrivateKeyKey])
+	if _, told := conditions.AsProblem(err); told {
+		return nil, err
+	} else if err != nil {
 		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonSecretInvalid, "Secret %q, key %s: %v", name, corev1.TLSPrivateKeyKey, err)
 	}
 	issued, err := pki.SelfSign(order, key, now)
@@ -160,6 +166,18 @@ func (r *Reconciler) selfSign(ctx context.Context, cr *cmapi.CertificateRequest,
 		return nil, refused(err)
 	}
 	return issued, nil
+}
+
+// key of a Secret, or of the HSM that it refers to.
+func (r *Reconciler) key(ctx context.Context, namespace string, data []byte) (crypto.Signer, error) {
+	if !keypair.IsReference(data) {
+		return keypair.ParseKey(data)
+	}
+	reference, err := keypair.ParseReference(data)
+	if err != nil {
+		return nil, err
+	}
+	return hsmpool.Keys{Clients: r.HSMs, Pools: r.Client, Secrets: r.APIReader, Namespace: namespace}.Find(ctx, reference)
 }
 
 // isOpen says whether a request still waits for its end.

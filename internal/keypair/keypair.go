@@ -131,6 +131,12 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
 		case "EC PARAMETERS":
 			continue // openssl ecparam writes them before the key
+		case referenceType:
+			r, err := ParseReference(pem.EncodeToMemory(block))
+			if err != nil {
+				return nil, err
+			}
+			return nil, fmt.Errorf("%w (%s): it cannot be read", ErrInHSM, r.URI())
 		case "ENCRYPTED PRIVATE KEY":
 			return nil, errors.New("the private key is encrypted; store it without a passphrase")
 		default:

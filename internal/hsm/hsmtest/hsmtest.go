@@ -431,3 +431,11 @@ func (f *fields) number(size int) uint64 {
 func (f *fields) text() string { return string(f.take(int(f.number(2)))) }
 
 func (f *fields) done() bool { return !f.bad && len(f.b) == 0 }
+
+// Share a key with another token, as an HSM's own replication does.
+func (t *Token) Share(from *Token, label string) {
+	from.mu.Lock()
+	key, flags := from.keys[label], from.flags[label]
+	from.mu.Unlock()
+	t.Put(label, key, flags)
+}

@@ -1,0 +1,56 @@
+package hsmpool
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// secretIndex finds the pools that name a Secret.
+const secretIndex = "spec.members.remote.tlsSecretRef.name"
+
+// workers are so many that pools whose members hang hold up no other.
+const workers = 8
+
+// SetupWithManager registers the controller and its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.HSMPool{}, secretIndex, secretNames); err != nil {
+		return fmt.Errorf("index of HSMPools by Secret: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.HSMPool{}). // its status too: conditions.Write
+		// Metadata only: no Secret's content stays in memory.
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.naming)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+func secretNames(o client.Object) []string {
+	var names []string
+	for _, m := range o.(*v1alpha1.HSMPool).Spec.Members {
+		names = append(names, m.Remote.TLSSecretRef.Name)
+	}
+	return names
+}
+
+// naming lists the pools that name a Secret.
+func (r *Reconciler) naming(ctx context.Context, secret client.Object) []reconcile.Request {
+	var pools v1alpha1.HSMPoolList
+	if err := r.List(ctx, &pools, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the HSMPools that name a Secret", "secret", client.ObjectKeyFromObject(secret))
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range pools.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
+	}
+	return requests
+}

@@ -1,0 +1,133 @@
+// Package hsmpool is how the operator speaks with the members of an HSMPool,
+// and what it makes of their answers.
+package hsmpool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsm"
+)
+
+// Member of a pool.
+type Member struct {
+	Name string
+	// Client of its hsmd; nil if there is a Problem.
+	Client *hsm.Client
+	// Problem with what the spec says of it.
+	Problem *conditions.Problem
+}
+
+// Clients keeps a client for each member of every pool, and makes it anew when
+// its address or Secret changes. Clients that are not used any more close their
+// connections themselves.
+type Clients struct {
+	mu    sync.Mutex
+	pools map[types.NamespacedName]map[string]kept
+}
+
+// kept is a client, and a hash of what it was made of.
+type kept struct {
+	of     [sha256.Size]byte
+	client *hsm.Client
+}
+
+// Open gives a client for each member, in the spec's order. An error is one of
+// reading, not of what was read.
+func (c *Clients) Open(ctx context.Context, reader client.Reader, pool *v1alpha1.HSMPool) ([]Member, error) {
+	var members []Member
+	for _, m := range pool.Spec.Members {
+		secret := &corev1.Secret{}
+		err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: m.Remote.TLSSecretRef.Name}, secret)
+		switch {
+		case apierrors.IsNotFound(err):
+			secret = nil
+		case err != nil:
+			return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, m.Remote.TLSSecretRef.Name, err)
+		}
+		opened := Member{Name: m.Name}
+		if opened.Client, err = c.open(client.ObjectKeyFromObject(pool), m, Timeout(pool), secret); err != nil {
+			opened.Problem, _ = conditions.AsProblem(err)
+		}
+		members = append(members, opened)
+	}
+	return members, nil
+}
+
+// Timeout of a pool's members.
+func Timeout(pool *v1alpha1.HSMPool) time.Duration {
+	if t := pool.Spec.Timeout; t != nil {
+		return t.Duration
+	}
+	return 5 * time.Second
+}
+
+// Close forgets the clients of a pool.
+func (c *Clients) Close(pool types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pools, pool)
+}
+
+// open finds the client of a member, or makes it. The error is a
+// *conditions.Problem.
+func (c *Clients) open(pool types.NamespacedName, m v1alpha1.HSMMember, timeout time.Duration, secret *corev1.Secret) (*hsm.Client, error) {
+	field := fmt.Sprintf("spec.members[%s].remote.tlsSecretRef", m.Name)
+	if secret == nil {
+		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
+			"%s: Secret %q is not there in namespace %q; create it with ca.crt, tls.crt and tls.key", field, m.Remote.TLSSecretRef.Name, pool.Namespace)
+	}
+	credentials := hsm.Credentials{
+		CA:          secret.Data[corev1.ServiceAccountRootCAKey],
+		Certificate: secret.Data[corev1.TLSCertKey],
+		Key:         secret.Data[corev1.TLSPrivateKeyKey],
+	}
+	of := fingerprint([]byte(m.Remote.Address), []byte(m.Remote.ServerName), binary.BigEndian.AppendUint64(nil, uint64(timeout)),
+		credentials.CA, credentials.Certificate, credentials.Key)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k, ok := c.pools[pool][m.Name]; ok && k.of == of {
+		return k.client, nil
+	}
+	name := string(m.Remote.ServerName)
+	if name == "" {
+		name, _, _ = net.SplitHostPort(string(m.Remote.Address)) // its form is the API's matter
+	}
+	config, err := credentials.Config(name)
+	if err != nil {
+		return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
+			"%s: Secret %q in namespace %q: %v; it needs ca.crt, tls.crt and tls.key in PEM form", field, secret.Name, pool.Namespace, err)
+	}
+	if c.pools == nil {
+		c.pools = map[types.NamespacedName]map[string]kept{}
+	}
+	if c.pools[pool] == nil {
+		c.pools[pool] = map[string]kept{}
+	}
+	made := hsm.New(string(m.Remote.Address), config, timeout)
+	c.pools[pool][m.Name] = kept{of, made}
+	return made, nil
+}
+
+// fingerprint of several strings, each with its length.
+func fingerprint(parts ...[]byte) [sha256.Size]byte {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
+		h.Write(p)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}

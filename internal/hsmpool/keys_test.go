@@ -1,0 +1,165 @@
+package hsmpool
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsm/hsmtest"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
+)
+
+// pooled is a pool of stand-ins for hsmd, and its keys.
+func pooled(t *testing.T, members int) ([]*hsmtest.Server, Keys) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	a := hsmtest.NewAuthority(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "tls", Name: "client"}, Data: map[string][]byte{"ca.crt": a.PEM()}}
+	secret.Data["tls.crt"], secret.Data["tls.key"] = a.Issue(t, hsmtest.ClientName)
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: "tls", Name: "pool"}}
+	pool.Spec.Timeout = &metav1.Duration{Duration: time.Minute}
+	var servers []*hsmtest.Server
+	for i := range members {
+		s := hsmtest.Serve(t, a)
+		servers = append(servers, s)
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: v1alpha1.RemoteHSM{
+			Address: v1alpha1.StoreAddress(s.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "client"}}})
+	}
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(secret, pool).Build()
+	return servers, Keys{Clients: &Clients{}, Pools: reader, Secrets: reader, Namespace: "tls"}
+}
+
+func patient(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var web = keypair.Reference{Pool: "pool", Label: "web-1"}
+
+func expect(t *testing.T, err error, reason, says string) {
+	t.Helper()
+	p, ok := conditions.AsProblem(err)
+	if !ok || p.Reason != reason || !strings.Contains(p.Message, says) || p.After == 0 && reason != v1alpha1.ReasonKeyMismatch {
+		t.Errorf("%+v (%v)\nwant %s, saying %q, and another look", p, err, reason, says)
+	}
+}
+
+func TestAKeyIsMadeOnceAndDestroyed(t *testing.T) {
+	servers, keys := pooled(t, 1)
+	ctx := patient(t)
+	_, err := keys.Find(ctx, web)
+	expect(t, err, v1alpha1.ReasonKeyNotInEveryMember, `no member has key "web-1"`)
+
+	first, err := keys.Provide(ctx, web, "ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := keys.Provide(ctx, web, "ECDSA-P256")
+	if err != nil || !pki.SameKey(first.Public(), again.Public()) {
+		t.Errorf("another key the second time (%v)", err)
+	}
+	found, err := keys.Find(ctx, web)
+	if err != nil || !pki.SameKey(first.Public(), found.Public()) {
+		t.Errorf("another key is found (%v)", err)
+	}
+	digest := sha256.Sum256([]byte("message"))
+	if _, err := found.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
+		t.Error(err)
+	}
+	_, err = keys.Provide(ctx, web, "ML-DSA-65")
+	expect(t, err, v1alpha1.ReasonKeyMismatch, "is of algorithm ECDSA-P256, and ML-DSA-65 is wanted")
+
+	for range 2 { // what is not there is retired
+		if err := keys.Retire(ctx, web); err != nil || servers[0].Token.Has("web-1") {
+			t.Errorf("retired: %v; it is there: %t", err, servers[0].Token.Has("web-1"))
+		}
+	}
+}
+
+func TestAKeyIsUsedWhenEveryMemberHasIt(t *testing.T) {
+	servers, keys := pooled(t, 2)
+	ctx := patient(t)
+	_, err := keys.Provide(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonKeyNotInEveryMember, `is in member "hsm-0" and not in "hsm-1"`)
+	if servers[1].Token.Has("web-1") {
+		t.Error("the second member made a key of its own")
+	}
+
+	other, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers[1].Token.Put("web-1", other, 1)
+	_, err = keys.Provide(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonKeyMismatch, `key "web-1" of member "hsm-1" is another one than that of member "hsm-0"`)
+
+	servers[1].Token.Share(servers[0].Token, "web-1")
+	if _, err := keys.Provide(ctx, web, "ECDSA-P256"); err != nil {
+		t.Error(err)
+	}
+	// One that is away had it, or will: it is used on.
+	servers[0].Stop()
+	if _, err := keys.Provide(ctx, web, "ECDSA-P256"); err != nil {
+		t.Error(err)
+	}
+	expect(t, keys.Retire(ctx, web), v1alpha1.ReasonHSMNotReady, servers[0].Address)
+	if servers[1].Token.Has("web-1") {
+		t.Error("the member that answers keeps the key")
+	}
+}
+
+// A member that is away might have the key.
+func TestNoKeyIsMadeWhileAMemberIsAway(t *testing.T) {
+	servers, keys := pooled(t, 2)
+	servers[1].Stop()
+	_, err := keys.Provide(patient(t), web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonHSMNotReady, servers[1].Address)
+	if servers[0].Token.Has("web-1") {
+		t.Error("a key was made")
+	}
+}
+
+func TestAKeyThatCouldLeaveItsTokenIsNotUsed(t *testing.T) {
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flags, says := range map[byte]string{0: "CKA_SENSITIVE false", 3: "CKA_EXTRACTABLE true", 4: "CKA_SENSITIVE false"} {
+		servers, keys := pooled(t, 1)
+		servers[0].Token.Put("web-1", key, flags)
+		_, err := keys.Find(patient(t), web)
+		expect(t, err, v1alpha1.ReasonKeyNotProtected, says)
+	}
+}
+
+func TestWhyNoKeyIsMade(t *testing.T) {
+	servers, keys := pooled(t, 1)
+	ctx := patient(t)
+	_, err := keys.Find(ctx, keypair.Reference{Pool: "other", Label: "web-1"})
+	expect(t, err, v1alpha1.ReasonHSMPoolNotFound, `HSMPool "other" is not there in namespace "tls"`)
+	servers[0].Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		return hsmtest.Refuse(0x1B, "client qtls-operator may not generate"), operation == 4
+	}
+	_, err = keys.Provide(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonHSMNotReady, "CKR_ACTION_PROHIBITED: client qtls-operator may not generate")
+}

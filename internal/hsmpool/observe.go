@@ -1,0 +1,97 @@
+package hsmpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsm"
+)
+
+// Observation of a member.
+type Observation struct {
+	Member string
+	State  v1alpha1.HSMMemberState
+	// Status is what its hsmd said; zero if it said nothing.
+	Status hsm.Status
+	// Problem why it is not up.
+	Problem *conditions.Problem
+}
+
+// Observe asks all members at once.
+func Observe(ctx context.Context, members []Member) []Observation {
+	all := make([]Observation, len(members))
+	var asked sync.WaitGroup
+	for i, m := range members {
+		if m.Problem != nil {
+			all[i] = Observation{Member: m.Name, State: v1alpha1.HSMMemberUnknown, Problem: m.Problem}
+			continue
+		}
+		asked.Go(func() {
+			status, err := m.Client.Status(ctx)
+			all[i] = judge(m.Name, status, err)
+		})
+	}
+	asked.Wait()
+	return all
+}
+
+// judge says what an answer means, and what to do. It is pure.
+func judge(member string, status hsm.Status, err error) Observation {
+	o := Observation{Member: member, Status: status, State: v1alpha1.HSMMemberState(status.State)}
+	var reason, says, remedy string
+	switch {
+	case err != nil:
+		o.State, says = v1alpha1.HSMMemberUnknown, err.Error()
+		reason, remedy = unanswered(err)
+	case status.State == hsm.Up:
+		return o
+	case status.State == hsm.Starting:
+		reason, says, remedy = v1alpha1.ReasonPending, "it has not reached its token yet", "wait"
+	default:
+		says = fmt.Sprintf("token %q: %s", status.Token, status.LastError)
+		reason, remedy = tokenDown(status)
+	}
+	o.Problem = &conditions.Problem{Reason: reason, Message: fmt.Sprintf("member %q: %s; %s", member, says, remedy)}
+	return o
+}
+
+// unanswered is for a member whose hsmd did not say how its token is.
+func unanswered(err error) (reason, remedy string) {
+	switch {
+	case errors.Is(err, hsm.ErrServerCertificate):
+		return v1alpha1.ReasonHSMNotTrusted, "put the authority of the daemon's certificate into ca.crt of its Secret, and a name of the certificate into serverName"
+	case errors.Is(err, hsm.ErrClientRefused):
+		return v1alpha1.ReasonHSMRefusesAccess, "its client-ca-file has to hold the authority of tls.crt; it has to offer TLS 1.3 with X25519MLKEM768"
+	case errors.Is(err, hsm.ErrProtocol):
+		return v1alpha1.ReasonHSMProtocol, "address has to be an hsmd's"
+	case hsm.CodeOf(err) != 0, errors.Is(err, io.EOF): // it ends the connections of clients that it does not know
+		return v1alpha1.ReasonHSMRefusesAccess, "its configuration needs a [client] section for a DNS name of tls.crt, with status among what it may do"
+	}
+	return v1alpha1.ReasonHSMUnreachable, "let the operator reach its address (DNS, NetworkPolicy), and see that hsmd runs there"
+}
+
+// tokenDown is for a token that cannot sign.
+func tokenDown(status hsm.Status) (reason, remedy string) {
+	switch status.Code() {
+	case hsm.PINIncorrect, hsm.PINInvalid, hsm.PINLenRange:
+		return v1alpha1.ReasonPINWrong, "put the token's PIN into the daemon's pin-file; it is not tried again before that changes, for tokens lock themselves"
+	case hsm.PINLocked:
+		return v1alpha1.ReasonPINLocked, "have the token's security officer set a new PIN, and put it into the daemon's pin-file"
+	case hsm.PINExpired:
+		return v1alpha1.ReasonPINExpired, "set a new PIN, and put it into the daemon's pin-file"
+	case hsm.UserPINNotInitialized:
+		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into the daemon's pin-file"
+	case hsm.TokenNotPresent, hsm.TokenNotRecognized:
+		return v1alpha1.ReasonTokenNotFound, "attach the token, or name it as it is in the daemon's configuration (token or serial)"
+	}
+	if strings.Contains(status.LastError, "pin-file ") {
+		return v1alpha1.ReasonPINMissing, "put the token's PIN into the daemon's pin-file"
+	}
+	return v1alpha1.ReasonTokenFailed, "see to the token; it is tried again all the time"
+}

@@ -1,0 +1,79 @@
+package keypair
+
+import (
+	"bytes"
+	"crypto"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// The bytes are what pkcs11-provider reads: a VisibleString and a UTF8String.
+func TestAReferenceIsPKCS11ProvidersURI(t *testing.T) {
+	r := Reference{Pool: "pool", Label: "web-1"}
+	block, rest := pem.Decode(r.PEM())
+	if block == nil || block.Type != "PKCS#11 PROVIDER URI" || len(rest) > 0 {
+		t.Fatalf("%s", r.PEM())
+	}
+	uri := "pkcs11:token=pool;object=web-1;type=private"
+	want := "3048" + "1a19" + hex.EncodeToString([]byte("PKCS#11 Provider URI v1.0")) + "0c2b" + hex.EncodeToString([]byte(uri))
+	if got := hex.EncodeToString(block.Bytes); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	for _, r := range []Reference{r, {"a b", "100% ; = ü/"}} {
+		if got, err := ParseReference(r.PEM()); err != nil || got != r {
+			t.Errorf("%+v is read as %+v, %v", r, got, err)
+		}
+	}
+}
+
+func TestOtherReferencesAreRefused(t *testing.T) {
+	der := func(uri string) []byte {
+		b := append([]byte{0x1a, 1, 'x', 0x0c, byte(len(uri))}, uri...)
+		return pem.EncodeToMemory(&pem.Block{Type: referenceType, Bytes: append([]byte{0x30, byte(len(b))}, b...)})
+	}
+	good := Reference{"pool", "web"}.PEM()
+	for name, data := range map[string][]byte{
+		"nothing":           nil,
+		"a key":             pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte{1}}),
+		"two":               append(bytes.Clone(good), good...),
+		"no DER":            pem.EncodeToMemory(&pem.Block{Type: referenceType, Bytes: []byte{1}}),
+		"no URI":            der("web"),
+		"no label":          der("pkcs11:token=pool;type=private"),
+		"no pool":           der("pkcs11:object=web;type=private"),
+		"no type":           der("pkcs11:token=pool;object=web"),
+		"a public key":      der("pkcs11:token=pool;object=web;type=public"),
+		"a PIN":             der("pkcs11:token=pool;object=web;type=private?pin-value=1234"),
+		"another attribute": der("pkcs11:token=pool;object=web;id=%01;type=private"),
+		"a broken escape":   der("pkcs11:token=pool;object=%zz;type=private"),
+	} {
+		if r, err := ParseReference(data); err == nil {
+			t.Errorf("%s: read as %+v", name, r)
+		}
+	}
+}
+
+// Whoever needs the key itself is told where it is.
+func TestAReferenceIsNoPrivateKey(t *testing.T) {
+	certificate := certPEM(issue(t, "leaf", "ECDSA-P256", nil))
+	reference := Reference{"pool", "web"}.PEM()
+	if _, err := Parse(certificate, reference); !errors.Is(err, ErrInHSM) || !strings.Contains(err.Error(), "pkcs11:token=pool;object=web;type=private") {
+		t.Errorf("%v", err)
+	}
+	stored, err := ParseStored(certificate, reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, ok := stored.Key.(*ReferencedKey)
+	if !ok || key.Reference != (Reference{"pool", "web"}) || !stored.Chain[0].PublicKey.(interface{ Equal(crypto.PublicKey) bool }).Equal(key.Public()) {
+		t.Errorf("%+v", stored.Key)
+	}
+	if _, err := key.Sign(nil, nil, crypto.SHA256); !errors.Is(err, ErrInHSM) {
+		t.Errorf("it signs: %v", err)
+	}
+	if _, err := MarshalKey(key); err == nil {
+		t.Error("it is written as a private key")
+	}
+}
