@@ -75,6 +75,11 @@ type RemoteHSM struct {
 	// may do.
 	// +required
 	TLSSecretRef SecretReference `json:"tlsSecretRef"`
+	// gatewayTLSSecretRef names the Secret with what gateway pods use instead:
+	// the daemon should let them find and sign, and nothing else. Needed where a
+	// gateway names the pool.
+	// +optional
+	GatewayTLSSecretRef *SecretReference `json:"gatewayTLSSecretRef,omitempty"`
 }
 
 // HSMPoolStatus is what was last observed of a pool.

@@ -102,11 +102,7 @@ func (c *Clients) open(pool types.NamespacedName, m v1alpha1.HSMMember, timeout 
 	if k, ok := c.pools[pool][m.Name]; ok && k.of == of {
 		return k.client, nil
 	}
-	name := string(m.Remote.ServerName)
-	if name == "" {
-		name, _, _ = net.SplitHostPort(string(m.Remote.Address)) // its form is the API's matter
-	}
-	config, err := credentials.Config(name)
+	config, err := credentials.Config(serverName(m.Remote))
 	if err != nil {
 		return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
 			"%s: Secret %q in namespace %q: %v; it needs ca.crt, tls.crt and tls.key in PEM form", field, secret.Name, pool.Namespace, err)
@@ -120,6 +116,15 @@ func (c *Clients) open(pool types.NamespacedName, m v1alpha1.HSMMember, timeout 
 	made := hsm.New(string(m.Remote.Address), config, timeout)
 	c.pools[pool][m.Name] = kept{of, made}
 	return made, nil
+}
+
+// serverName that the certificate of a daemon is checked for.
+func serverName(r v1alpha1.RemoteHSM) string {
+	if r.ServerName != "" {
+		return string(r.ServerName)
+	}
+	host, _, _ := net.SplitHostPort(string(r.Address)) // its form is the API's matter
+	return host
 }
 
 // fingerprint of several strings, each with its length.
