@@ -7,6 +7,7 @@ toolchain go1.27.4
 tool sigs.k8s.io/controller-tools/cmd/controller-gen
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
