@@ -19,7 +19,7 @@ import (
 )
 
 const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
-       images provider | hsmd | kryoptic
+       images provider | pkcs11 | hsmd | kryoptic
        images cargo [-write] -- ARGUMENT...
        images handshake ARGUMENT...
        images asan cargo|handshake ARGUMENT...
@@ -29,6 +29,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   rootfs           print a folder with the root file system of an image's Debian packages, for tests
   verify           check the images built last: versions, user, rights, and a post-quantum handshake
   provider         print the path of the OpenSSL provider, oqsprovider.so, built from crypto/
+  pkcs11           print the path of libqtls_pkcs11.so, the PKCS#11 module over several HSMs
   hsmd             print the path of hsmd, the daemon that serves a token to other machines
   kryoptic         print the path of libkryoptic_pkcs11.so, a token in software for development and tests
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
@@ -127,7 +128,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // libraries are the commands that print where a library was built.
-var libraries = map[string]rustLibrary{"provider": oqsprovider, "hsmd": hsmd, "kryoptic": kryoptic}
+var libraries = map[string]rustLibrary{"provider": oqsprovider, "pkcs11": pkcs11, "hsmd": hsmd, "kryoptic": kryoptic}
 
 // runRust runs the commands that are about the Rust workspace rather than images.
 func runRust(ctx context.Context, command string, args []string, fresh, write bool, out io.Writer) error {
