@@ -19,6 +19,13 @@ const (
 	ConditionSessionResumption = "SessionResumption"
 	// ConditionIssuing (PQCCertificate): a certificate is being issued.
 	ConditionIssuing = "Issuing"
+	// ConditionComplete (QTLSBenchmark): everything is measured and reported.
+	ConditionComplete = "Complete"
+	// ConditionValid (QTLSBenchmark): each point measures the gateway and nothing
+	// else.
+	ConditionValid = "Valid"
+	// ConditionRestored (QTLSBenchmark): the gateway is as it was before.
+	ConditionRestored = "Restored"
 )
 
 // Condition reasons: the one list that controllers, documentation and tests
@@ -117,6 +124,32 @@ const (
 	ReasonTokenNotFound = "TokenNotFound"
 	// ReasonTokenFailed: the token or its library fails for a reason of its own.
 	ReasonTokenFailed = "TokenFailed"
+
+	// QTLSBenchmark: Complete, besides Pending and Invalid.
+	ReasonCompleted = "Completed"
+	ReasonScaling   = "Scaling"
+	ReasonMeasuring = "Measuring"
+	// ReasonGatewayBusy: another benchmark measures the gateway.
+	ReasonGatewayBusy          = "GatewayBusy"
+	ReasonGatewayNotFound      = "GatewayNotFound"
+	ReasonGatewayChanged       = "GatewayChanged"
+	ReasonGatewayNotProgrammed = "GatewayNotProgrammed"
+	ReasonPlanTooLong          = "PlanTooLong"
+	ReasonDeadlineExceeded     = "DeadlineExceeded"
+	ReasonGeneratorFailed      = "GeneratorFailed"
+	// ReasonResultUnreadable: a generator ended well, and what it printed is no
+	// result.
+	ReasonResultUnreadable = "ResultUnreadable"
+
+	// QTLSBenchmark: Valid.
+	ReasonPointsValid   = "PointsValid"
+	ReasonPointsInvalid = "PointsInvalid"
+
+	// QTLSBenchmark: Restored.
+	ReasonRestored     = "Restored"
+	ReasonGatewayInUse = "GatewayInUse"
+	// ReasonLeftAsChanged: somebody else has changed the replicas, so they stay.
+	ReasonLeftAsChanged = "LeftAsChanged"
 )
 
 // Annotations and labels.
@@ -149,6 +182,13 @@ const (
 	LabelGateway = GroupName + "/gateway"
 	// LabelCertificate on everything that belongs to a PQCCertificate: its name.
 	LabelCertificate = GroupName + "/certificate"
+	// AnnotationBenchmark on a QTLSGateway that a QTLSBenchmark measures: which one
+	// it is, and how to put the gateway back, in JSON.
+	AnnotationBenchmark = GroupName + "/benchmark"
+	// AnnotationMeasurement on a load generator's Job: what it measures.
+	AnnotationMeasurement = GroupName + "/measurement"
+	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.
+	LabelBenchmark = GroupName + "/benchmark"
 	// LabelManagedBy and its value mark what the operator made.
 	LabelManagedBy      = "app.kubernetes.io/managed-by"
 	LabelManagedByValue = "qtls-operator"

@@ -21,6 +21,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PQCIssuer{}, &PQCIssuerList{},
 		&PQCClusterIssuer{}, &PQCClusterIssuerList{},
 		&HSMPool{}, &HSMPoolList{},
+		&QTLSBenchmark{}, &QTLSBenchmarkList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -1,0 +1,408 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// QTLSBenchmark measures the TLS handshakes of a gateway, at several numbers of
+// replicas, and how well it scales. Like a Job it runs once: to measure again,
+// create another one.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=qbench,categories=qtls
+// +kubebuilder:printcolumn:name="Gateway",type=string,JSONPath=`.spec.gatewayRef.name`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Measurements that were made, of those planned"
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name: at most 40 characters, so that the names of the benchmark's own objects fit"
+type QTLSBenchmark struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what is to be measured.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec: a QTLSBenchmark is immutable, for it runs once; create another one"
+	Spec QTLSBenchmarkSpec `json:"spec"`
+	// status is what was measured, and how far that is.
+	// +optional
+	Status QTLSBenchmarkStatus `json:"status,omitempty"`
+}
+
+// QTLSBenchmarkSpec says what is measured and how.
+type QTLSBenchmarkSpec struct {
+	// gatewayRef names the QTLSGateway to measure.
+	// +required
+	GatewayRef BenchmarkGateway `json:"gatewayRef"`
+
+	// target is what the clients ask of it.
+	// +required
+	Target BenchmarkTarget `json:"target"`
+
+	// replicas are the numbers of gateway pods to measure with. The scaling
+	// efficiency is relative to 1: without it there is none.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={1,2,4,8,16}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:XValidation:rule="self.all(n, n >= 1 && n <= 100)",message="replicas: numbers of pods from 1 to 100"
+	Replicas []int32 `json:"replicas,omitempty"`
+
+	// modes are the kinds of handshake to measure, each on its own.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Modes []BenchmarkMode `json:"modes"`
+
+	// load says how hard and how long.
+	// +optional
+	// +kubebuilder:default={}
+	Load BenchmarkLoad `json:"load,omitzero"`
+
+	// generator shapes the pods that make the load.
+	// +optional
+	// +kubebuilder:default={}
+	Generator BenchmarkGenerator `json:"generator,omitzero"`
+
+	// maxDuration of the run. One that is planned to take longer does not begin,
+	// and one that takes longer ends there.
+	// +optional
+	// +kubebuilder:default="60m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="maxDuration: 1m to 24h"
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
+}
+
+// BenchmarkUse says which pods are measured.
+// +kubebuilder:validation:Enum=Copy;InPlace
+type BenchmarkUse string
+
+const (
+	// BenchmarkUseCopy measures a temporary copy of the gateway.
+	BenchmarkUseCopy BenchmarkUse = "Copy"
+	// BenchmarkUseInPlace scales and loads the gateway itself.
+	BenchmarkUseInPlace BenchmarkUse = "InPlace"
+)
+
+// BenchmarkGateway names a gateway, of the benchmark's namespace.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.use) || self.use == 'Copy'",message="resources: only with use Copy; those of the gateway itself are in its own spec"
+type BenchmarkGateway struct {
+	// name of the QTLSGateway.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	Name string `json:"name"`
+	// use: Copy makes a gateway of the same spec, measures that, and deletes it:
+	// what the gateway serves is not touched. InPlace scales the gateway itself,
+	// down to 1 replica too, and puts its replicas back in the end, unless
+	// somebody else has changed them by then.
+	// +optional
+	// +kubebuilder:default=Copy
+	Use BenchmarkUse `json:"use,omitempty"`
+	// resources of the copy's haproxy containers. Where a few nodes have to hold
+	// many replicas, a limit on CPU (such as 50m) makes each a small machine of
+	// its own. Default: the gateway's.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// BenchmarkTarget is what the clients ask of the gateway. They verify its
+// certificate, always.
+type BenchmarkTarget struct {
+	// listener of the gateway, by name. Default: its first.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Listener string `json:"listener,omitempty"`
+	// serverName that clients ask for (SNI) and verify. Default: the listener's
+	// first host name, where that is no wildcard.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('*')",message="serverName: a full name, not a wildcard"
+	ServerName Hostname `json:"serverName,omitempty"`
+	// caRefs hold the certificates of the authorities that clients trust.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	CARefs []CAReference `json:"caRefs"`
+}
+
+// BenchmarkHandshake is a kind of handshake.
+// +kubebuilder:validation:Enum=Full;Resumed
+type BenchmarkHandshake string
+
+const (
+	// BenchmarkHandshakeFull is one with certificates and signatures.
+	BenchmarkHandshakeFull BenchmarkHandshake = "Full"
+	// BenchmarkHandshakeResumed is one that a session ticket makes shorter.
+	BenchmarkHandshakeResumed BenchmarkHandshake = "Resumed"
+)
+
+// BenchmarkMode is what clients of one kind offer.
+type BenchmarkMode struct {
+	// name of the mode: unique in its benchmark, a DNS label.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=30
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// groups that clients offer, best first. They send a key share for the first.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Groups []Group `json:"groups"`
+	// signatureSchemes that clients accept, and that choose among the listener's
+	// certificates.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	SignatureSchemes []SignatureScheme `json:"signatureSchemes"`
+	// handshake: Full, or Resumed, where each client resumes the session of its
+	// handshake before.
+	// +optional
+	// +kubebuilder:default=Full
+	Handshake BenchmarkHandshake `json:"handshake,omitempty"`
+}
+
+// BenchmarkPreset is a choice of durations and repetitions.
+// +kubebuilder:validation:Enum=Short;Normal;Thorough
+type BenchmarkPreset string
+
+const (
+	// BenchmarkPresetShort shows that everything works.
+	BenchmarkPresetShort BenchmarkPreset = "Short"
+	// BenchmarkPresetNormal gives figures with an interval.
+	BenchmarkPresetNormal BenchmarkPreset = "Normal"
+	// BenchmarkPresetThorough gives figures to publish.
+	BenchmarkPresetThorough BenchmarkPreset = "Thorough"
+)
+
+// BenchmarkLoad says how hard and how long each mode is measured at each number
+// of replicas. Each measurement has two phases: Capacity, in which as many
+// clients as virtualUsersPerReplica says make one handshake after the other; and
+// Latency, in which handshakes begin at a fixed rate, of latencyLoad percent of
+// that capacity.
+type BenchmarkLoad struct {
+	// preset of what is not said here: Short warms up for 2s, measures for 5s, 2
+	// times; Normal 5s, 20s, 3 times; Thorough 10s, 30s, 5 times.
+	// +optional
+	// +kubebuilder:default=Normal
+	Preset BenchmarkPreset `json:"preset,omitempty"`
+	// virtualUsersPerReplica are the clients for each replica.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	VirtualUsersPerReplica *int32 `json:"virtualUsersPerReplica,omitempty"`
+	// latencyLoad is the rate of the Latency phase, in percent of the capacity.
+	// +optional
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=5
+	// +kubebuilder:validation:Maximum=95
+	LatencyLoad *int32 `json:"latencyLoad,omitempty"`
+	// warmUp is how long load is made before it is measured.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('5m')",message="warmUp: 0s to 5m"
+	WarmUp *metav1.Duration `json:"warmUp,omitempty"`
+	// duration of one phase of a measurement, after the warm-up.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('30m')",message="duration: 1s to 30m"
+	Duration *metav1.Duration `json:"duration,omitempty"`
+	// repetitions of everything, each in an order of its own. An interval needs
+	// at least 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=20
+	Repetitions *int32 `json:"repetitions,omitempty"`
+	// seed of the order. Default: one is drawn; the status has it.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
+	Seed *int64 `json:"seed,omitempty"`
+}
+
+// BenchmarkGenerator shapes the pods that make the load. They keep away from
+// nodes with pods of the gateway where there are others.
+type BenchmarkGenerator struct {
+	// pods that share the load of each measurement.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Pods *int32 `json:"pods,omitempty"`
+	// resources of each. A limit on CPU makes measurements invalid when it is
+	// reached. Default: requests of 250m CPU and 256Mi memory, a limit of 1Gi
+	// memory and none on CPU.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// nodeSelector restricts the nodes that they run on.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// tolerations let them run on tainted nodes.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+}
+
+// BenchmarkPhase is how far a benchmark is.
+type BenchmarkPhase string
+
+const (
+	// BenchmarkPending has not begun.
+	BenchmarkPending BenchmarkPhase = "Pending"
+	// BenchmarkRunning measures.
+	BenchmarkRunning BenchmarkPhase = "Running"
+	// BenchmarkRestoring has measured everything and puts the gateway back.
+	BenchmarkRestoring BenchmarkPhase = "Restoring"
+	// BenchmarkAborting cannot go on and puts the gateway back.
+	BenchmarkAborting BenchmarkPhase = "Aborting"
+	// BenchmarkCompleted is over, and its report is there.
+	BenchmarkCompleted BenchmarkPhase = "Completed"
+	// BenchmarkFailed is over without having measured everything.
+	BenchmarkFailed BenchmarkPhase = "Failed"
+)
+
+// QTLSBenchmarkStatus is what was measured, and how far that is.
+type QTLSBenchmarkStatus struct {
+	// observedGeneration is the generation that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// phase: Pending, Running, Restoring, Aborting, Completed, Failed.
+	// +optional
+	Phase BenchmarkPhase `json:"phase,omitempty"`
+	// conditions: Complete, Valid, Restored.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// startTime is when the first number of replicas was set.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// completionTime is when the gateway was put back.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+	// plan of the run.
+	// +optional
+	Plan *BenchmarkPlan `json:"plan,omitempty"`
+	// progress is the number of measurements that were made, of those planned,
+	// as in `12/60`.
+	// +optional
+	Progress string `json:"progress,omitempty"`
+	// points are the results, by mode and number of replicas.
+	// +optional
+	// +listType=map
+	// +listMapKey=mode
+	// +listMapKey=replicas
+	// +kubebuilder:validation:MaxItems=160
+	Points []BenchmarkPoint `json:"points,omitempty"`
+	// reportRef names the ConfigMap with the report.
+	// +optional
+	ReportRef *BenchmarkReportReference `json:"reportRef,omitempty"`
+}
+
+// BenchmarkPlan is what a run intends.
+type BenchmarkPlan struct {
+	// seed of the order: the same seed and spec give the same order.
+	// +required
+	Seed int64 `json:"seed"`
+	// measurements: modes times numbers of replicas, repetitions and phases.
+	// +required
+	Measurements int32 `json:"measurements"`
+	// duration that is planned for.
+	// +required
+	Duration metav1.Duration `json:"duration"`
+}
+
+// BenchmarkPoint is what was measured of one mode at one number of replicas.
+type BenchmarkPoint struct {
+	// mode, by its name in the spec.
+	// +required
+	Mode string `json:"mode"`
+	// replicas that were measured.
+	// +required
+	Replicas int32 `json:"replicas"`
+	// repetitions that were measured in both phases.
+	// +required
+	Repetitions int32 `json:"repetitions"`
+	// valid: what was measured is the gateway, and nothing else.
+	// +required
+	Valid bool `json:"valid"`
+	// invalidBecause says why it is not.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	InvalidBecause []string `json:"invalidBecause,omitempty"`
+	// handshakesPerSecond that the replicas made together, phase Capacity.
+	// +optional
+	HandshakesPerSecond *BenchmarkEstimate `json:"handshakesPerSecond,omitempty"`
+	// efficiency is the handshakes per second, relative to as many times those
+	// of 1 replica: 1 is perfect scaling.
+	// +optional
+	Efficiency *BenchmarkEstimate `json:"efficiency,omitempty"`
+	// latency of a handshake as clients see it, phase Latency.
+	// +optional
+	Latency *BenchmarkLatency `json:"latency,omitempty"`
+	// failures are handshakes that failed, of both phases.
+	// +optional
+	Failures int64 `json:"failures"`
+}
+
+// BenchmarkEstimate is a mean over the repetitions and the bounds between which
+// it lies with a confidence of 95 %, as decimal numbers.
+type BenchmarkEstimate struct {
+	// mean of the repetitions.
+	// +required
+	Mean string `json:"mean"`
+	// low is the lower bound; none where there was one repetition.
+	// +optional
+	Low string `json:"low,omitempty"`
+	// high is the upper bound; none where there was one repetition.
+	// +optional
+	High string `json:"high,omitempty"`
+}
+
+// BenchmarkLatency is how long handshakes took, all repetitions together.
+type BenchmarkLatency struct {
+	// mean of all.
+	// +required
+	Mean metav1.Duration `json:"mean"`
+	// p50: half of them took no longer.
+	// +required
+	P50 metav1.Duration `json:"p50"`
+	// p95: so did 95 % of them.
+	// +required
+	P95 metav1.Duration `json:"p95"`
+	// p99: so did 99 % of them. Only where there were enough to tell.
+	// +optional
+	P99 *metav1.Duration `json:"p99,omitempty"`
+	// p999: so did 99.9 % of them. Only where there were enough to tell.
+	// +optional
+	P999 *metav1.Duration `json:"p999,omitempty"`
+}
+
+// BenchmarkReportReference names a ConfigMap.
+type BenchmarkReportReference struct {
+	// name of the ConfigMap, with the keys report.html, report.md and
+	// report.json.
+	// +required
+	Name string `json:"name"`
+}
+
+// QTLSBenchmarkList is a list of QTLSBenchmarks.
+// +kubebuilder:object:root=true
+type QTLSBenchmarkList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []QTLSBenchmark `json:"items"`
+}

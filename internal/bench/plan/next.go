@@ -1,0 +1,308 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// Observed is all that decides what comes next.
+type Observed struct {
+	Now time.Time
+	// Phase that the status has; empty at first.
+	Phase v1alpha1.BenchmarkPhase
+	// Started is when the gateway was first scaled; zero before.
+	Started time.Time
+	// Records of measurements, by name. One that is there is never made again.
+	Records map[string]Record
+	Gateway Gateway
+	// Jobs of the load generator that are there, of whichever measurement.
+	Jobs []Job
+}
+
+// Record is how a measurement ended.
+type Record struct {
+	// PerSecond are the handshakes per second.
+	PerSecond float64
+	// Reason and Message say why there is no result; empty where there is one.
+	Reason, Message string
+}
+
+func (r Record) failed() bool { return r.Reason != "" }
+
+// Gateway is what is observed of the gateway that is measured: the one that the
+// spec names, or its copy.
+type Gateway struct {
+	// Missing says which object is not there, HeldBy which other benchmark has
+	// the gateway, and Changed what somebody else has changed in it since it was
+	// scaled. Each is a message, empty where it is not so.
+	Missing, HeldBy, Changed string
+	// Held: this benchmark has scaled it, or made it, and has to put it back.
+	Held bool
+	// Replicas that it was scaled to, and when.
+	Replicas int32
+	Since    time.Time
+	// Programmed: every pod is ready and runs what it shall, and as many are
+	// there as it was scaled to. Message says what is missing.
+	Programmed bool
+	Message    string
+}
+
+// JobState is how far a Job is.
+type JobState string
+
+const (
+	JobActive   JobState = "Active"
+	JobComplete JobState = "Complete"
+	JobFailed   JobState = "Failed"
+	// JobGone is deleted, and its pods are not gone yet.
+	JobGone JobState = "Gone"
+)
+
+// Job is one of the load generator.
+type Job struct {
+	Name string
+	// Measurement that it makes, by name, and which attempt at it, from 1.
+	Measurement string
+	Attempt     int32
+	State       JobState
+	// Message says why it failed.
+	Message string
+}
+
+// Kind of an action.
+type Kind string
+
+const (
+	// Wait for a change of what is observed, or until After has passed.
+	Wait Kind = "Wait"
+	// Scale the gateway to Replicas; make the copy, where there is none.
+	Scale Kind = "Scale"
+	// WaitProgrammed until every pod of the gateway runs.
+	WaitProgrammed Kind = "WaitProgrammed"
+	// CreateJob makes the load of Measurements[0], Attempt, at Rate.
+	CreateJob Kind = "CreateJob"
+	// WaitJob until it has ended.
+	WaitJob Kind = "WaitJob"
+	// Collect what the pods of Job printed, and record it.
+	Collect Kind = "Collect"
+	// Record that Measurements have no result, for Reason and Message.
+	RecordFailure Kind = "RecordFailure"
+	// DeleteJob takes Job away.
+	DeleteJob Kind = "DeleteJob"
+	// Conclude: everything is measured. The phase becomes Restoring.
+	Conclude Kind = "Conclude"
+	// Abort for Reason and Message. The phase becomes Aborting.
+	Abort Kind = "Abort"
+	// Restore the gateway; delete the copy.
+	Restore Kind = "Restore"
+	// Finish: the phase becomes Completed, or Failed.
+	Finish Kind = "Finish"
+	// Nothing is left to do.
+	Nothing Kind = "Nothing"
+)
+
+// Action is what comes next.
+type Action struct {
+	Kind Kind
+	// Measurements that it is about.
+	Measurements []Measurement
+	Job          string
+	Attempt      int32
+	Replicas     int32
+	// Rate of handshakes per second, in phase Latency.
+	Rate float64
+	// Reason and Message for the status.
+	Reason, Message string
+	// After so long time alone may change what comes next; 0: never.
+	After time.Duration
+}
+
+// Limits of patience.
+type Limits struct {
+	// Programmed is how long a gateway may take until every pod runs.
+	Programmed time.Duration
+	// Attempts at one measurement.
+	Attempts int32
+	// Failures of the generator in a row end the run.
+	Failures int
+}
+
+// DefaultLimits are those of the operator.
+var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 2, Failures: 3}
+
+// Next says what to do. Doing it changes what is observed; so does doing it twice,
+// or not at all, for whoever asks again.
+func (p Plan) Next(o Observed, limits Limits) Action {
+	switch o.Phase {
+	case v1alpha1.BenchmarkCompleted, v1alpha1.BenchmarkFailed:
+		return o.cleanUp(Action{Kind: Nothing})
+	case v1alpha1.BenchmarkRestoring, v1alpha1.BenchmarkAborting:
+		return o.cleanUp(Action{Kind: Finish})
+	}
+	current, ok := p.current(o.Records)
+	for _, j := range o.Jobs { // those of measurements that are recorded
+		if (!ok || j.Measurement != current.Name()) && j.State != JobGone {
+			return Action{Kind: DeleteJob, Job: j.Name}
+		}
+	}
+	if !ok {
+		return p.conclude(o.Records)
+	}
+	if a, abort := p.mustAbort(o, limits); abort {
+		return a
+	}
+	if a, ready := p.prepare(o, current, limits); !ready {
+		return a
+	}
+	return p.measure(o, current, limits)
+}
+
+// current is the first measurement that is not recorded.
+func (p Plan) current(records map[string]Record) (Measurement, bool) {
+	for _, m := range p.Measurements {
+		if _, done := records[m.Name()]; !done {
+			return m, true
+		}
+	}
+	return Measurement{}, false
+}
+
+// cleanUp before an action: no load, and the gateway as it was.
+func (o Observed) cleanUp(then Action) Action {
+	for _, j := range o.Jobs {
+		if j.State != JobGone {
+			return Action{Kind: DeleteJob, Job: j.Name}
+		}
+	}
+	if o.Gateway.Held {
+		return Action{Kind: Restore}
+	}
+	return then
+}
+
+// conclude a plan whose measurements are all recorded: with no result at all
+// there is nothing to report.
+func (p Plan) conclude(records map[string]Record) Action {
+	var last Record
+	for _, m := range p.Measurements {
+		r := records[m.Name()]
+		if !r.failed() {
+			return Action{Kind: Conclude}
+		}
+		last = r
+	}
+	return Action{Kind: Abort, Reason: last.Reason, Message: last.Message}
+}
+
+// mustAbort says whether going on makes no sense.
+func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
+	abort := func(reason, format string, args ...any) (Action, bool) {
+		return Action{Kind: Abort, Reason: reason, Message: fmt.Sprintf(format, args...)}, true
+	}
+	if o.Started.IsZero() {
+		if p.Expected > p.Most {
+			return abort(v1alpha1.ReasonPlanTooLong,
+				"spec.maxDuration: %d measurements take about %s, more than %s; have fewer replicas, modes or repetitions, shorter load.warmUp or load.duration, or a longer maxDuration",
+				len(p.Measurements), p.Expected.Round(time.Second), p.Most)
+		}
+		return Action{}, false
+	}
+	if took := o.Now.Sub(o.Started); took > p.Most {
+		return abort(v1alpha1.ReasonDeadlineExceeded, "spec.maxDuration: the run was planned for %s and is not done after %s: %d of %d measurements are made; allow more, or plan less",
+			p.Expected.Round(time.Second), took.Round(time.Second), len(o.Records), len(p.Measurements))
+	}
+	if g := o.Gateway; g.Missing != "" {
+		return abort(v1alpha1.ReasonGatewayNotFound, "%s is gone; it was there when the run began", g.Missing)
+	}
+	if o.Gateway.Changed != "" {
+		return abort(v1alpha1.ReasonGatewayChanged, "%s; what was measured before and after is not to be compared", o.Gateway.Changed)
+	}
+	inARow := 0
+	for _, m := range p.Measurements {
+		r, done := o.Records[m.Name()]
+		switch {
+		case !done:
+			return Action{}, false
+		case r.Reason != v1alpha1.ReasonGeneratorFailed:
+			inARow = 0
+		default:
+			if inARow++; inARow >= limits.Failures {
+				return abort(r.Reason, "%d measurements in a row failed, the last of them so: %s", inARow, r.Message)
+			}
+		}
+	}
+	return Action{}, false
+}
+
+// prepare the gateway for a measurement; true when it is ready for it.
+func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
+	g := o.Gateway
+	switch {
+	case g.Missing != "":
+		return Action{Kind: Wait, Reason: v1alpha1.ReasonGatewayNotFound, Message: g.Missing + " is not there; create it, or name another one"}, false
+	case g.HeldBy != "":
+		return Action{Kind: Wait, Reason: v1alpha1.ReasonGatewayBusy, Message: g.HeldBy + " measures the gateway; this one begins when that is over"}, false
+	case !g.Held || g.Replicas != m.Replicas:
+		return Action{Kind: Scale, Replicas: m.Replicas, Measurements: []Measurement{m}}, false
+	case g.Programmed:
+		return Action{}, true
+	}
+	waited := o.Now.Sub(g.Since)
+	if waited < limits.Programmed {
+		return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limits.Programmed - waited,
+			Message: fmt.Sprintf("%s: waiting for %d replicas: %s", m, m.Replicas, g.Message)}, false
+	}
+	return Action{Kind: RecordFailure, Measurements: p.atLeast(m.Replicas, o.Records), Reason: v1alpha1.ReasonGatewayNotProgrammed,
+		Message: fmt.Sprintf("the gateway did not run with %d replicas within %s: %s", m.Replicas, limits.Programmed, g.Message)}, false
+}
+
+// atLeast lists what is to be measured yet with so many replicas or more: where
+// there is no room for some, there is none for more.
+func (p Plan) atLeast(replicas int32, records map[string]Record) []Measurement {
+	var all []Measurement
+	for _, m := range p.Measurements {
+		if _, done := records[m.Name()]; !done && m.Replicas >= replicas {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// measure with a gateway that is ready.
+func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
+	a := Action{Measurements: []Measurement{m}, Reason: v1alpha1.ReasonMeasuring, Message: m.String(), Attempt: 1}
+	if m.Phase == Latency {
+		capacity := o.Records[m.capacity().Name()]
+		if capacity.failed() {
+			a.Kind, a.Reason, a.Message = RecordFailure, capacity.Reason, "the capacity, of which the rate is a part, could not be measured: "+capacity.Message
+			return a
+		}
+		a.Rate = capacity.PerSecond * float64(p.Load.LatencyLoad) / 100
+	}
+	var latest *Job
+	for i := range o.Jobs {
+		if j := &o.Jobs[i]; j.Measurement == m.Name() && (latest == nil || j.Attempt > latest.Attempt) {
+			latest = j
+		}
+	}
+	if latest == nil {
+		a.Kind = CreateJob
+		return a
+	}
+	a.Job, a.Attempt = latest.Name, latest.Attempt
+	switch latest.State {
+	case JobActive, JobGone:
+		a.Kind = WaitJob
+	case JobComplete:
+		a.Kind = Collect
+	case JobFailed:
+		if latest.Attempt < limits.Attempts {
+			a.Kind, a.Job, a.Attempt = CreateJob, "", latest.Attempt+1
+			return a
+		}
+		a.Kind, a.Reason, a.Message = RecordFailure, v1alpha1.ReasonGeneratorFailed, fmt.Sprintf("%s: %s", m, latest.Message)
+	}
+	return a
+}

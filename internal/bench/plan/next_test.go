@@ -1,0 +1,294 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+// world does what the plan says, and what Kubernetes does.
+type world struct {
+	plan   Plan
+	limits Limits
+	o      Observed
+	made   []string // Jobs, as measurement and attempt
+	scale  []int32
+	final  string
+	// fails says whether a Job fails.
+	fails func(Job) bool
+	// stuck says at how many replicas the gateway never runs.
+	stuck func(int32) bool
+}
+
+func newWorld(replicas []int32, modes ...string) *world {
+	s := spec(replicas, modes...)
+	s.Load.Repetitions = ptr.To[int32](2)
+	return &world{plan: Of(s, 3), limits: DefaultLimits, o: Observed{Now: noon, Records: map[string]Record{}},
+		fails: func(Job) bool { return false }, stuck: func(int32) bool { return false }}
+}
+
+// run until nothing is left to do.
+func (w *world) run(t *testing.T) {
+	t.Helper()
+	for step := 0; ; step++ {
+		if step > 10_000 {
+			t.Fatalf("no end: %+v", w.o)
+		}
+		a := w.plan.Next(w.o, w.limits)
+		if a.Kind == Nothing {
+			return
+		}
+		w.do(t, a)
+	}
+}
+
+func (w *world) job(name string) *Job {
+	for i := range w.o.Jobs {
+		if w.o.Jobs[i].Name == name {
+			return &w.o.Jobs[i]
+		}
+	}
+	return nil
+}
+
+func (w *world) do(t *testing.T, a Action) {
+	t.Helper()
+	w.o.Now = w.o.Now.Add(time.Second)
+	switch a.Kind {
+	case Scale:
+		w.o.Phase = v1alpha1.BenchmarkRunning
+		if w.o.Started.IsZero() {
+			w.o.Started = w.o.Now
+		}
+		w.scale = append(w.scale, a.Replicas)
+		w.o.Gateway = Gateway{Held: true, Replicas: a.Replicas, Since: w.o.Now, Message: "1/2 pods are ready"}
+	case WaitProgrammed:
+		if w.stuck(w.o.Gateway.Replicas) {
+			if a.After <= 0 {
+				t.Fatalf("nobody looks again: %+v", a)
+			}
+			w.o.Now = w.o.Now.Add(a.After)
+		} else {
+			w.o.Gateway.Programmed = true
+		}
+	case CreateJob:
+		m := a.Measurements[0]
+		w.made = append(w.made, fmt.Sprintf("%s/%d", m.Name(), a.Attempt))
+		if m.Phase == Latency && a.Rate != 500 {
+			t.Errorf("%s at %v/s, want half of the capacity", m, a.Rate)
+		}
+		if !w.o.Gateway.Programmed || w.o.Gateway.Replicas != m.Replicas {
+			t.Errorf("%s with the gateway %+v", m, w.o.Gateway)
+		}
+		w.o.Jobs = append(w.o.Jobs, Job{Name: fmt.Sprintf("job-%d-%d", m.Number, a.Attempt), Measurement: m.Name(), Attempt: a.Attempt, State: JobActive})
+	case WaitJob:
+		j := w.job(a.Job)
+		if j.State == JobGone {
+			w.o.Jobs = slices.DeleteFunc(w.o.Jobs, func(o Job) bool { return o.Name == j.Name })
+		} else if j.State = JobComplete; w.fails(*j) {
+			j.State, j.Message = JobFailed, "exit code 107"
+		}
+	case Collect:
+		w.record(t, a.Measurements[0], Record{PerSecond: 1000})
+	case RecordFailure:
+		for _, m := range a.Measurements {
+			w.record(t, m, Record{Reason: a.Reason, Message: a.Message})
+		}
+	case DeleteJob:
+		w.o.Jobs = slices.DeleteFunc(w.o.Jobs, func(j Job) bool { return j.Name == a.Job })
+	case Conclude:
+		w.o.Phase = v1alpha1.BenchmarkRestoring
+	case Abort:
+		w.o.Phase, w.final = v1alpha1.BenchmarkAborting, a.Reason+": "+a.Message
+	case Restore:
+		if len(w.o.Jobs) > 0 {
+			t.Errorf("the gateway is put back under load: %+v", w.o.Jobs)
+		}
+		w.o.Gateway = Gateway{}
+	case Finish:
+		if w.o.Gateway.Held {
+			t.Error("it ends with the gateway in its hands")
+		}
+		if w.o.Phase == v1alpha1.BenchmarkRestoring {
+			w.o.Phase = v1alpha1.BenchmarkCompleted
+		} else {
+			w.o.Phase = v1alpha1.BenchmarkFailed
+		}
+	default:
+		t.Fatalf("%+v", a)
+	}
+}
+
+func (w *world) record(t *testing.T, m Measurement, r Record) {
+	t.Helper()
+	if _, twice := w.o.Records[m.Name()]; twice {
+		t.Errorf("%s is recorded twice", m)
+	}
+	w.o.Records[m.Name()] = r
+}
+
+func TestARunMeasuresEverythingOnceInTheOrderOfThePlan(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full", "resumed")
+	w.run(t)
+	var want []string
+	for _, m := range w.plan.Measurements {
+		want = append(want, m.Name()+"/1")
+	}
+	if !slices.Equal(w.made, want) {
+		t.Errorf("made %q, want %q", w.made, want)
+	}
+	if w.o.Phase != v1alpha1.BenchmarkCompleted || len(w.o.Jobs) > 0 || w.o.Gateway.Held {
+		t.Errorf("in the end: %+v", w.o)
+	}
+	for _, m := range w.plan.Measurements {
+		if w.o.Records[m.Name()].failed() {
+			t.Errorf("%s failed", m)
+		}
+	}
+	// Neighbours of one number of replicas need no scaling in between.
+	if slices.Compact(slices.Clone(w.scale)); len(w.scale) != len(slices.Compact(slices.Clone(w.scale))) {
+		t.Errorf("scaled to %v", w.scale)
+	}
+}
+
+func TestAFailedJobIsTriedAgain(t *testing.T) {
+	w := newWorld([]int32{1}, "full")
+	w.fails = func(j Job) bool { return j.Attempt == 1 }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkCompleted || len(w.made) != 2*len(w.plan.Measurements) {
+		t.Errorf("%s after %q", w.o.Phase, w.made)
+	}
+}
+
+func TestAMeasurementWhoseJobsFailHasNoResultAndTheOthersHave(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full")
+	bad := Measurement{Repetition: 1, Replicas: 2, Mode: "full", Phase: Capacity}
+	w.fails = func(j Job) bool { return j.Measurement == bad.Name() }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkCompleted {
+		t.Fatalf("%s: %s", w.o.Phase, w.final)
+	}
+	for _, m := range w.plan.Measurements {
+		r := w.o.Records[m.Name()]
+		// Without a capacity there is no rate for the latency.
+		if r.failed() != (m.Repetition == 1 && m.Replicas == 2) {
+			t.Errorf("%s: %+v", m, r)
+		}
+		if r.failed() && (r.Reason != v1alpha1.ReasonGeneratorFailed || !strings.Contains(r.Message, "exit code 107")) {
+			t.Errorf("%s: %+v", m, r)
+		}
+	}
+}
+
+func TestAGeneratorThatFailsAgainAndAgainEndsTheRun(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full", "resumed")
+	w.fails = func(Job) bool { return true }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGeneratorFailed) || !strings.Contains(w.final, "exit code 107") {
+		t.Errorf("%s: %s", w.o.Phase, w.final)
+	}
+	if len(w.o.Records) != w.limits.Failures || w.o.Gateway.Held {
+		t.Errorf("%d records, gateway %+v", len(w.o.Records), w.o.Gateway)
+	}
+}
+
+func TestWhereThereIsNoRoomForMoreReplicasTheFewerAreMeasured(t *testing.T) {
+	w := newWorld([]int32{1, 2, 4, 8}, "full")
+	w.stuck = func(n int32) bool { return n >= 4 }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkCompleted {
+		t.Fatalf("%s: %s", w.o.Phase, w.final)
+	}
+	for _, m := range w.plan.Measurements {
+		r := w.o.Records[m.Name()]
+		if r.failed() != (m.Replicas >= 4) {
+			t.Errorf("%s: %+v", m, r)
+		}
+		if r.failed() && (r.Reason != v1alpha1.ReasonGatewayNotProgrammed || !strings.Contains(r.Message, "1/2 pods are ready")) {
+			t.Errorf("%s: %+v", m, r)
+		}
+	}
+	if visits := len(slices.DeleteFunc(w.scale, func(n int32) bool { return n < 4 })); visits > 2 {
+		t.Errorf("it was waited %d times for 4 replicas and more", visits)
+	}
+}
+
+func TestAGatewayThatNeverRunsFailsTheRunAndIsPutBack(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full")
+	w.stuck = func(int32) bool { return true }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGatewayNotProgrammed) || w.o.Gateway.Held || len(w.made) > 0 {
+		t.Errorf("%s: %s; %+v", w.o.Phase, w.final, w.o.Gateway)
+	}
+}
+
+// Single steps.
+func TestNext(t *testing.T) {
+	p := newWorld([]int32{2}, "full").plan
+	first := p.Measurements[0]
+	running := func(change func(*Observed)) Observed {
+		o := Observed{Now: noon, Phase: v1alpha1.BenchmarkRunning, Started: noon.Add(-time.Minute), Records: map[string]Record{},
+			Gateway: Gateway{Held: true, Replicas: 2, Since: noon.Add(-time.Minute), Programmed: true}}
+		change(&o)
+		return o
+	}
+	job := func(state JobState) Job {
+		return Job{Name: "job", Measurement: first.Name(), Attempt: 1, State: state, Message: "no more memory"}
+	}
+	all := map[string]Record{}
+	for _, m := range p.Measurements {
+		all[m.Name()] = Record{PerSecond: 1}
+	}
+	for name, c := range map[string]struct {
+		o    Observed
+		want Kind
+		says string
+	}{
+		"the gateway is not there":       {Observed{Now: noon, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
+		"another benchmark has it":       {Observed{Now: noon, Gateway: Gateway{HeldBy: `QTLSBenchmark "other"`}}, Wait, `QTLSBenchmark "other" measures`},
+		"it is free":                     {Observed{Now: noon}, Scale, ""},
+		"it is ready":                    {running(func(*Observed) {}), CreateJob, first.String()},
+		"it has other replicas":          {running(func(o *Observed) { o.Gateway.Replicas = 1 }), Scale, ""},
+		"it is not ready":                {running(func(o *Observed) { o.Gateway.Programmed, o.Gateway.Message = false, "1/2" }), WaitProgrammed, "waiting for 2 replicas: 1/2"},
+		"it was put back by mistake":     {running(func(o *Observed) { o.Gateway = Gateway{} }), Scale, ""},
+		"it goes away":                   {running(func(o *Observed) { o.Gateway = Gateway{Missing: `QTLSGateway "web"`} }), Abort, `QTLSGateway "web" is gone`},
+		"somebody changes it":            {running(func(o *Observed) { o.Gateway.Changed = "spec.replicas is 5" }), Abort, "spec.replicas is 5"},
+		"a Job runs":                     {running(func(o *Observed) { o.Jobs = []Job{job(JobActive)} }), WaitJob, ""},
+		"a Job is complete":              {running(func(o *Observed) { o.Jobs = []Job{job(JobComplete)} }), Collect, ""},
+		"a Job failed":                   {running(func(o *Observed) { o.Jobs = []Job{job(JobFailed)} }), CreateJob, ""},
+		"a Job is being deleted":         {running(func(o *Observed) { o.Jobs = []Job{job(JobGone)} }), WaitJob, ""},
+		"a Job is recorded":              {running(func(o *Observed) { o.Jobs, o.Records[first.Name()] = []Job{job(JobComplete)}, Record{PerSecond: 1} }), DeleteJob, ""},
+		"it takes too long":              {running(func(o *Observed) { o.Started = noon.Add(-61 * time.Minute) }), Abort, "0 of 4 measurements"},
+		"all is recorded":                {running(func(o *Observed) { o.Records = all }), Conclude, ""},
+		"all is recorded, late":          {running(func(o *Observed) { o.Records, o.Started = all, noon.Add(-61*time.Minute) }), Conclude, ""},
+		"aborting, with a Job":           {running(func(o *Observed) { o.Phase, o.Jobs = v1alpha1.BenchmarkAborting, []Job{job(JobActive)} }), DeleteJob, ""},
+		"aborting":                       {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkAborting }), Restore, ""},
+		"restoring":                      {running(func(o *Observed) { o.Phase, o.Records = v1alpha1.BenchmarkRestoring, all }), Restore, ""},
+		"restored":                       {Observed{Now: noon, Phase: v1alpha1.BenchmarkRestoring, Records: all}, Finish, ""},
+		"over":                           {Observed{Now: noon, Phase: v1alpha1.BenchmarkCompleted, Records: all}, Nothing, ""},
+		"over, and marked all the same":  {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkFailed }), Restore, ""},
+		"over, and a Job is left behind": {Observed{Now: noon, Phase: v1alpha1.BenchmarkFailed, Jobs: []Job{job(JobComplete)}}, DeleteJob, ""},
+	} {
+		a := p.Next(c.o, DefaultLimits)
+		if a.Kind != c.want || !strings.Contains(a.Message, c.says) {
+			t.Errorf("%s: %+v, want %s saying %q", name, a, c.want, c.says)
+		}
+	}
+
+	long := p
+	long.Expected = 2 * time.Hour
+	if a := long.Next(Observed{Now: noon}, DefaultLimits); a.Kind != Abort || a.Reason != v1alpha1.ReasonPlanTooLong || !strings.Contains(a.Message, "4 measurements take about 2h0m0s, more than 1h0m0s") {
+		t.Errorf("a plan that takes too long: %+v", a)
+	}
+	if a := long.Next(running(func(*Observed) {}), DefaultLimits); a.Kind != CreateJob {
+		t.Errorf("a run that has begun is not stopped by its own estimate: %+v", a)
+	}
+}

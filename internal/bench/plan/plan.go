@@ -1,0 +1,161 @@
+// Package plan says what a benchmark measures, in which order, and what comes
+// next. It is pure: where a run stands follows from what is observed, so that an
+// operator that starts anew goes on where the one before it was.
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// Phase of a measurement.
+type Phase string
+
+const (
+	// Capacity: clients make one handshake after the other.
+	Capacity Phase = "Capacity"
+	// Latency: handshakes begin at a fixed rate, of part of the capacity.
+	Latency Phase = "Latency"
+)
+
+// Measurement is one run of the load generator.
+type Measurement struct {
+	// Number in the plan, from 1.
+	Number     int
+	Repetition int32
+	Replicas   int32
+	Mode       string
+	Phase      Phase
+}
+
+// Name tells a measurement from all others of its plan.
+func (m Measurement) Name() string {
+	return fmt.Sprintf("r%d-n%d-%s-%s", m.Repetition, m.Replicas, m.Mode, m.Phase)
+}
+
+func (m Measurement) String() string {
+	return fmt.Sprintf("measurement %d (repetition %d, %d replicas, mode %s, phase %s)", m.Number, m.Repetition, m.Replicas, m.Mode, m.Phase)
+}
+
+// capacity is the measurement that says what rate one of latency has.
+func (m Measurement) capacity() Measurement {
+	m.Phase = Capacity
+	return m
+}
+
+// Plan of a run.
+type Plan struct {
+	Measurements []Measurement
+	Load         Load
+	// Expected is how long all of it takes.
+	Expected time.Duration
+	// Most is how long it may take.
+	Most time.Duration
+}
+
+// Load is spec.load with everything said.
+type Load struct {
+	VirtualUsersPerReplica int32
+	LatencyLoad            int32 // percent
+	WarmUp, Duration       time.Duration
+	Repetitions            int32
+}
+
+// preset is what a preset says where the spec is silent.
+type preset struct {
+	warmUp, duration time.Duration
+	repetitions      int32
+}
+
+var presets = map[v1alpha1.BenchmarkPreset]preset{
+	v1alpha1.BenchmarkPresetShort:    {2 * time.Second, 5 * time.Second, 2},
+	v1alpha1.BenchmarkPresetNormal:   {5 * time.Second, 20 * time.Second, 3},
+	v1alpha1.BenchmarkPresetThorough: {10 * time.Second, 30 * time.Second, 5},
+}
+
+// What things take beyond the load itself: seen on one machine of two cores.
+const (
+	// scaling to another number of replicas: a pod's start, and the drain of one
+	// that leaves.
+	scaling = 20 * time.Second
+	// overhead of a measurement: the start of the generator's pod, and the
+	// reading of its log.
+	overhead = 8 * time.Second
+	// StartDelay is how long several pods wait for each other.
+	StartDelay = 20 * time.Second
+)
+
+// LoadOf a spec.
+func LoadOf(spec v1alpha1.BenchmarkLoad) Load {
+	p, ok := presets[spec.Preset]
+	if !ok {
+		p = presets[v1alpha1.BenchmarkPresetNormal]
+	}
+	l := Load{VirtualUsersPerReplica: 4, LatencyLoad: 50, WarmUp: p.warmUp, Duration: p.duration, Repetitions: p.repetitions}
+	set(&l.VirtualUsersPerReplica, spec.VirtualUsersPerReplica)
+	set(&l.LatencyLoad, spec.LatencyLoad)
+	set(&l.Repetitions, spec.Repetitions)
+	if spec.WarmUp != nil {
+		l.WarmUp = spec.WarmUp.Duration
+	}
+	if spec.Duration != nil {
+		l.Duration = spec.Duration.Duration
+	}
+	return l
+}
+
+func set(into, value *int32) {
+	if value != nil {
+		*into = *value
+	}
+}
+
+// Of a spec and a seed. A repetition visits each number of replicas once, in an
+// order of its own, and measures each mode there, in an order of its own too: what
+// drifts, such as a machine's heat, falls on all alike.
+func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
+	p := Plan{Load: LoadOf(spec.Load), Most: time.Hour}
+	if spec.MaxDuration != nil {
+		p.Most = spec.MaxDuration.Duration
+	}
+	one := p.Load.WarmUp + p.Load.Duration + overhead
+	if spec.Generator.Pods != nil && *spec.Generator.Pods > 1 {
+		one += StartDelay
+	}
+	order := rand.NewPCG(uint64(seed), 0)
+	before := int32(-1)
+	for repetition := int32(1); repetition <= p.Load.Repetitions; repetition++ {
+		replicas := slices.Sorted(slices.Values(spec.Replicas))
+		shuffle(replicas, order)
+		for _, n := range replicas {
+			if n != before {
+				p.Expected += scaling
+			}
+			before = n
+			modes := slices.Clone(spec.Modes)
+			shuffle(modes, order)
+			for _, mode := range modes {
+				for _, phase := range []Phase{Capacity, Latency} {
+					p.Measurements = append(p.Measurements, Measurement{Number: len(p.Measurements) + 1,
+						Repetition: repetition, Replicas: n, Mode: mode.Name, Phase: phase})
+					p.Expected += one
+				}
+			}
+		}
+	}
+	p.Expected += scaling // back to what was before
+	return p
+}
+
+// shuffle by Fisher and Yates. It is written out, on a generator whose numbers
+// are specified, for an order must be the same with every release of Go.
+func shuffle[T any](list []T, order *rand.PCG) {
+	for i := len(list) - 1; i > 0; i-- {
+		j := int(order.Uint64() % uint64(i+1))
+		list[i], list[j] = list[j], list[i]
+	}
+}

@@ -1,0 +1,136 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+func spec(replicas []int32, modes ...string) v1alpha1.QTLSBenchmarkSpec {
+	s := v1alpha1.QTLSBenchmarkSpec{Replicas: replicas}
+	for _, m := range modes {
+		s.Modes = append(s.Modes, v1alpha1.BenchmarkMode{Name: m})
+	}
+	return s
+}
+
+func names(p Plan) []string {
+	var all []string
+	for _, m := range p.Measurements {
+		all = append(all, m.Name())
+	}
+	return all
+}
+
+func TestEveryModeIsMeasuredAtEveryNumberOfReplicasInEveryRepetition(t *testing.T) {
+	p := Of(spec([]int32{1, 4, 2}, "full", "resumed"), 7)
+	if len(p.Measurements) != 3*3*2*2 {
+		t.Fatalf("%d measurements", len(p.Measurements))
+	}
+	seen := map[string]bool{}
+	for i, m := range p.Measurements {
+		seen[m.Name()] = true
+		if m.Number != i+1 {
+			t.Errorf("measurement %d has number %d", i+1, m.Number)
+		}
+		// The rate of the latency phase is a part of the capacity just measured.
+		if m.Phase == Latency && p.Measurements[i-1] != (Measurement{m.Number - 1, m.Repetition, m.Replicas, m.Mode, Capacity}) {
+			t.Errorf("%s comes after %s", m, p.Measurements[i-1])
+		}
+		// A repetition visits a number of replicas once, and one ends before the next.
+		if i%12 >= 4 && i%4 == 0 && p.Measurements[i-1].Replicas == m.Replicas || m.Repetition != int32(i/12+1) {
+			t.Errorf("%s at %d", m, i)
+		}
+	}
+	if len(seen) != len(p.Measurements) {
+		t.Errorf("%d names for %d measurements", len(seen), len(p.Measurements))
+	}
+}
+
+// The order is part of what a status promises: releases of Go and of the operator
+// keep it.
+func TestASeedGivesOneOrder(t *testing.T) {
+	s := spec([]int32{1, 2, 4}, "a", "b")
+	s.Load.Repetitions = ptr.To[int32](1)
+	var order []string
+	for _, m := range Of(s, 42).Measurements {
+		if m.Phase == Capacity {
+			order = append(order, strings.TrimSuffix(strings.TrimPrefix(m.Name(), "r1-"), "-Capacity"))
+		}
+	}
+	if got, want := strings.Join(order, " "), "n2-a n2-b n1-a n1-b n4-a n4-b"; got != want {
+		t.Errorf("the order of seed 42 is %q, want %q", got, want)
+	}
+	// The list's own order says nothing.
+	s2 := spec([]int32{4, 1, 2}, "a", "b")
+	s2.Load.Repetitions = s.Load.Repetitions
+	if !slices.Equal(names(Of(s, 42)), names(Of(s2, 42))) {
+		t.Error("the order of spec.replicas, which is a set, changes that of the plan")
+	}
+	different := 0
+	for seed := int64(1); seed <= 20; seed++ {
+		if !slices.Equal(names(Of(s, seed)), names(Of(s, 42))) {
+			different++
+		}
+	}
+	if different == 0 {
+		t.Error("twenty seeds give one order")
+	}
+	// Repetitions differ in theirs.
+	s.Load.Repetitions = ptr.To[int32](5)
+	orders := map[string]bool{}
+	p := Of(s, 42)
+	for r := range 5 {
+		var one []string
+		for _, m := range p.Measurements[r*12 : (r+1)*12] {
+			m.Repetition = 0
+			one = append(one, m.Name())
+		}
+		orders[strings.Join(one, " ")] = true
+	}
+	if len(orders) < 2 {
+		t.Error("five repetitions have one order")
+	}
+}
+
+func TestThePresetIsWhatTheSpecDoesNotSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		load v1alpha1.BenchmarkLoad
+		want Load
+	}{
+		"nothing is said": {v1alpha1.BenchmarkLoad{}, Load{4, 50, 5 * time.Second, 20 * time.Second, 3}},
+		"short":           {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort}, Load{4, 50, 2 * time.Second, 5 * time.Second, 2}},
+		"thorough":        {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetThorough}, Load{4, 50, 10 * time.Second, 30 * time.Second, 5}},
+		"no warm-up is something": {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort, WarmUp: &metav1.Duration{}, VirtualUsersPerReplica: ptr.To[int32](2)},
+			Load{2, 50, 0, 5 * time.Second, 2}},
+		"all is said": {v1alpha1.BenchmarkLoad{WarmUp: &metav1.Duration{Duration: 1}, Duration: &metav1.Duration{Duration: 2}, Repetitions: ptr.To[int32](6), LatencyLoad: ptr.To[int32](70)},
+			Load{4, 70, 1, 2, 6}},
+	} {
+		if got := LoadOf(c.load); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestTheTimeOfAPlanIsThatOfItsParts(t *testing.T) {
+	s := spec([]int32{1, 2}, "a")
+	s.Load = v1alpha1.BenchmarkLoad{WarmUp: &metav1.Duration{Duration: 2 * time.Second}, Duration: &metav1.Duration{Duration: 10 * time.Second}, Repetitions: ptr.To[int32](1)}
+	// Scaled to 1, to 2 and back; four measurements.
+	if got, want := Of(s, 1).Expected, 3*scaling+4*(12*time.Second+overhead); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	s.Generator.Pods = ptr.To[int32](2)
+	if got, want := Of(s, 1).Expected, 3*scaling+4*(12*time.Second+overhead+StartDelay); got != want {
+		t.Errorf("with two pods, which wait for each other: %s, want %s", got, want)
+	}
+	s.Replicas, s.Load.Repetitions, s.Generator.Pods = []int32{3}, ptr.To[int32](4), nil
+	if got, want := Of(s, 1).Expected, 2*scaling+8*(12*time.Second+overhead); got != want {
+		t.Errorf("with one number of replicas there is nothing to scale in between: %s, want %s", got, want)
+	}
+}
