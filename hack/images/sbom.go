@@ -138,7 +138,7 @@ func crateComponents(c crate) []cdx.Component {
 	}
 	_, carried, _ := strings.Cut(c.Version, "+")
 	name, version, ok := strings.Cut(carried, "-")
-	if !ok {
+	if !ok || name == "spec" {
 		return []cdx.Component{component}
 	}
 	purl = "pkg:generic/" + name + "@" + purlEscape(version)
