@@ -98,7 +98,7 @@ func TestBillOfMaterialsHasLicencesAndChecksumsOfCrates(t *testing.T) {
 		}
 		got[c.Name] = licence + ", " + sum
 	}
-	want := map[string]string{"kpqc": "MIT, 0101", "oqs-sys": "MIT OR Apache-2.0, 2323", "unlicensed": "none, none"}
+	want := map[string]string{"kpqc": "MIT, 0101", "oqs-sys": "MIT OR Apache-2.0, 2323", "toml": "MIT, 4545", "unlicensed": "none, none"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
