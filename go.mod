@@ -15,6 +15,7 @@ require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/yuin/gopher-lua v1.1.1
 	golang.org/x/sys v0.48.0
+	gonum.org/v1/gonum v0.17.0
 	k8s.io/api v0.37.0
 	k8s.io/apiextensions-apiserver v0.37.0
 	k8s.io/apimachinery v0.37.0

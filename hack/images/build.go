@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +29,7 @@ type inputs struct {
 	dockerfile []byte
 	args       map[string]string
 	programs   []string // paths of executables
-	provider   compiled // empty for an image without
+	libraries  []compiled
 	// system covers what lies below the programs, image the whole.
 	system, image key
 }
@@ -60,12 +59,12 @@ func (b *builder) systemInputs(i image) (inputs, error) {
 }
 
 // inputs gathers all that an image is made from, compiling its programs.
-func (b *builder) inputs(ctx context.Context, i image, p compiled) (inputs, error) {
+func (b *builder) inputs(ctx context.Context, i image, libraries []compiled) (inputs, error) {
 	in, err := b.systemInputs(i)
 	if err != nil {
 		return in, err
 	}
-	in.provider = p
+	in.libraries = libraries
 	k := newKey("image/1").text("system", string(in.system)).text("reference", i.reference(b.version))
 	for _, name := range i.binaries {
 		path, err := b.compile(ctx, b.root, name)
@@ -77,8 +76,8 @@ func (b *builder) inputs(ctx context.Context, i image, p compiled) (inputs, erro
 		}
 		in.programs = append(in.programs, path)
 	}
-	if i.provider {
-		if err := errors.Join(k.file("provider", p.module), k.file("crates", p.crateList)); err != nil {
+	for n, l := range i.libraries {
+		if err := errors.Join(k.file(l.name, libraries[n].module), k.file("crates", libraries[n].crateList)); err != nil {
 			return in, err
 		}
 	}
@@ -88,17 +87,18 @@ func (b *builder) inputs(ctx context.Context, i image, p compiled) (inputs, erro
 
 // build returns the image, building it unless the cache holds it for these inputs.
 func (b *builder) build(ctx context.Context, i image) (result, error) {
-	var p compiled
-	if i.provider {
-		var err error
-		if p, err = b.provider(ctx); err != nil {
+	var libraries []compiled
+	for _, l := range i.libraries {
+		c, err := b.library(ctx, l)
+		if err != nil {
 			return result{}, err
 		}
+		libraries = append(libraries, c)
 	}
 	if err := b.lock(); err != nil {
 		return result{}, err
 	}
-	in, err := b.inputs(ctx, i, p)
+	in, err := b.inputs(ctx, i, libraries)
 	if err != nil {
 		return result{}, err
 	}
@@ -114,6 +114,10 @@ func (b *builder) build(ctx context.Context, i image) (result, error) {
 		return result{}, err
 	}
 	defer os.RemoveAll(stage)
+	stages := map[string]string{"build": stage}
+	for n, l := range i.libraries {
+		stages[l.name] = libraries[n].dir
+	}
 	if err := b.ensureBase(ctx, i); err != nil {
 		return result{}, err
 	}
@@ -121,7 +125,7 @@ func (b *builder) build(ctx context.Context, i image) (result, error) {
 	replaced, _ := b.buildah.id(ctx, r.Reference)
 	if err := b.buildah.build(ctx, "build "+i.id, build{
 		tag: r.Reference, dockerfile: in.dockerfile, context: b.root, args: in.args, fresh: b.fresh,
-		stages: map[string]string{"build": stage, "provider": cmp.Or(p.dir, b.path("base"))},
+		stages: stages,
 	}); err != nil {
 		return result{}, err
 	}
@@ -211,8 +215,8 @@ func (b *builder) export(ctx context.Context, i image, in inputs, dir string, r 
 		programs = append(programs, p)
 	}
 	var modules []rustModule
-	if i.provider {
-		m, err := readModule(in.provider)
+	for _, l := range in.libraries {
+		m, err := readModule(l)
 		if err != nil {
 			return err
 		}
@@ -276,11 +280,14 @@ func (b *builder) rootfs(ctx context.Context, i image) (string, error) {
 		return "", err
 	}
 	tag := "localhost/qtls-" + i.id + "-system"
+	// The stages are not built for this target; a folder keeps buildah from looking for their images.
+	stages := map[string]string{"build": b.path("base")}
+	for _, l := range i.libraries {
+		stages[l.name] = b.path("base")
+	}
 	if err := b.buildah.build(ctx, "build "+i.id+" system", build{
 		dockerfile: in.dockerfile, context: b.root, args: in.args, target: "system", fresh: b.fresh,
-		// The stages are not built for this target; a folder keeps buildah from looking for their images.
-		stages: map[string]string{"build": b.path("base"), "provider": b.path("base")},
-		tag:    tag,
+		stages: stages, tag: tag,
 	}); err != nil {
 		return "", err
 	}

@@ -23,20 +23,20 @@ type image struct {
 	suite string
 	// binaries are the programs, by name, that the Dockerfile takes from its build stage.
 	binaries []string
-	// provider says that the image carries the OpenSSL provider.
-	provider bool
+	// libraries, and programs, compiled from Rust that the image carries. Each has a stage of its name in the Dockerfile.
+	libraries []rustLibrary
 	// shows are the Debian packages worth a line in the summary.
 	shows []string
 }
 
 var catalogue = []image{
 	{
-		id: "gateway", folder: "gateway", suite: "trixie", provider: true,
+		id: "gateway", folder: "gateway", suite: "trixie", libraries: []rustLibrary{oqsprovider},
 		binaries: []string{"qtls-agent"},
 		shows:    []string{"haproxy", "libssl3t64", "pkcs11-provider"},
 	},
 	{
-		id: "operator", folder: "operator", suite: "trixie", provider: true,
+		id: "operator", folder: "operator", suite: "trixie", libraries: []rustLibrary{oqsprovider},
 		binaries: []string{"qtls-operator"},
 		shows:    []string{"openssl"},
 	},
@@ -45,7 +45,11 @@ var catalogue = []image{
 		shows: []string{"valkey-server", "libssl3t64"},
 	},
 	{
-		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie", provider: true,
+		id: "hsm", folder: "hsm", suite: "trixie", libraries: []rustLibrary{hsmd, kryoptic},
+		shows: []string{"libssl3t64"},
+	},
+	{
+		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie", libraries: []rustLibrary{oqsprovider},
 		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
 		shows:    []string{"openssl", "curl"},
 	},
@@ -87,6 +91,11 @@ func (i image) reference(version string) string {
 		return i.name() + ":" + i.tag
 	}
 	return i.name() + ":" + version
+}
+
+// carries says whether the image carries a library.
+func (i image) carries(name string) bool {
+	return slices.ContainsFunc(i.libraries, func(l rustLibrary) bool { return l.name == name })
 }
 
 // buildArgs are the Dockerfile's arguments that are the image's own.

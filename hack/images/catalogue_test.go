@@ -11,7 +11,7 @@ import (
 
 func TestWordsSelectImages(t *testing.T) {
 	for words, want := range map[string]string{
-		"":                   "gateway operator redis client-trixie client-bookworm echo",
+		"":                   "gateway operator redis hsm client-trixie client-bookworm echo",
 		"client":             "client-trixie client-bookworm",
 		"echo gateway":       "gateway echo",
 		"client-trixie echo": "client-trixie echo",
@@ -36,6 +36,7 @@ func TestWordsSelectImages(t *testing.T) {
 func TestReferences(t *testing.T) {
 	want := []string{
 		"ghcr.io/qtls-dev/qtls-gateway:1.2.3", "ghcr.io/qtls-dev/qtls-operator:1.2.3", "ghcr.io/qtls-dev/qtls-redis:1.2.3",
+		"ghcr.io/qtls-dev/qtls-hsm:1.2.3",
 		"ghcr.io/qtls-dev/qtls-client:trixie", "ghcr.io/qtls-dev/qtls-client:bookworm", "ghcr.io/qtls-dev/qtls-echo:1.2.3",
 	}
 	var got []string
@@ -94,26 +95,24 @@ func TestDockerfilesTakeTheProgramsOfTheCatalogue(t *testing.T) {
 	}
 }
 
-func TestDockerfilesBuildTheProviderAlike(t *testing.T) {
+func TestDockerfilesBuildLibrariesAlike(t *testing.T) {
+	toolchain, err := dockerfileStage(dockerfile(t, catalogue[0]), toolchainStage)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, i := range catalogue {
-		if !i.provider {
-			continue
-		}
 		text := dockerfile(t, i)
-		for _, name := range []string{toolchainStage, "provider"} {
-			stage, err := dockerfileStage(text, name)
-			if err != nil {
-				t.Errorf("images/%s/Dockerfile: %v", i.folder, err)
-			}
-			if gateway, _ := dockerfileStage(dockerfile(t, catalogue[0]), name); stage != gateway {
-				t.Errorf("images/%s/Dockerfile: stage %s is not that of the gateway:\n%s", i.folder, name, stage)
-			}
+		if got, _ := dockerfileStage(text, toolchainStage); len(i.libraries) > 0 && got != toolchain {
+			t.Errorf("images/%s/Dockerfile: stage %s is not that of the gateway:\n%s", i.folder, toolchainStage, got)
 		}
-		if !strings.Contains(text, "\nRUN "+buildProvider+"\n") {
-			t.Errorf("images/%s/Dockerfile does not build the provider by\n%s", i.folder, buildProvider)
-		}
-		if !strings.Contains(text, "\nCOPY --from=provider /out/ /\n") {
-			t.Errorf("images/%s/Dockerfile does not take the provider", i.folder)
+		for _, l := range i.libraries {
+			want := "FROM " + toolchainStage + " AS " + l.name + "\nCOPY crypto .\nRUN " + l.command + "\n"
+			if got, err := dockerfileStage(text, l.name); err != nil || strings.TrimSpace(got) != strings.TrimSpace(want) {
+				t.Errorf("images/%s/Dockerfile: stage %s is\n%s\nwant\n%s (%v)", i.folder, l.name, got, want, err)
+			}
+			if !strings.Contains(text, "\nCOPY --from="+l.name+" /out/ /\n") {
+				t.Errorf("images/%s/Dockerfile does not take what stage %s leaves", i.folder, l.name)
+			}
 		}
 	}
 }

@@ -126,7 +126,7 @@ func goComponent(path, version string) cdx.Component {
 }
 
 // crateComponents describes a crate, and the C library whose sources it carries: by convention the crate's version names
-// that behind a plus sign, as in 0.11.0+liboqs-0.13.0.
+// that behind a plus sign, as in 0.11.0+liboqs-0.13.0; a specification, as in 1.2.1+spec-1.1.0, is none.
 func crateComponents(c crate) []cdx.Component {
 	purl := "pkg:cargo/" + c.Name + "@" + purlEscape(c.Version)
 	component := cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: purl, Name: c.Name, Version: c.Version, PackageURL: purl}
@@ -138,7 +138,7 @@ func crateComponents(c crate) []cdx.Component {
 	}
 	_, carried, _ := strings.Cut(c.Version, "+")
 	name, version, ok := strings.Cut(carried, "-")
-	if !ok {
+	if !ok || name == "spec" {
 		return []cdx.Component{component}
 	}
 	purl = "pkg:generic/" + name + "@" + purlEscape(version)

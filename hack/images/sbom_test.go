@@ -29,6 +29,7 @@ func sampleBOM(t *testing.T) *cdx.BOM {
 		{"oqsprovider.so", strings.Repeat("ef", 32), []crate{
 			{"kpqc", "0.2.1", "MIT", strings.Repeat("01", 32)},
 			{"oqs-sys", "0.11.0+liboqs-0.13.0", "MIT OR Apache-2.0", strings.Repeat("23", 32)},
+			{"toml", "1.2.1+spec-1.1.0", "MIT", strings.Repeat("45", 32)},
 			{"unlicensed", "1.0.0", "", ""},
 		}},
 	})
@@ -55,6 +56,7 @@ func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
 		"pkg:cargo/kpqc@0.2.1":                              "0.2.1",
 		"pkg:cargo/oqs-sys@0.11.0%2Bliboqs-0.13.0":          "0.11.0+liboqs-0.13.0",
 		"pkg:generic/liboqs@0.13.0":                         "0.13.0",
+		"pkg:cargo/toml@1.2.1%2Bspec-1.1.0":                 "1.2.1+spec-1.1.0",
 		"pkg:cargo/unlicensed@1.0.0":                        "1.0.0",
 	} {
 		if got, ok := versions[ref]; !ok || got != version {
@@ -96,7 +98,7 @@ func TestBillOfMaterialsHasLicencesAndChecksumsOfCrates(t *testing.T) {
 		}
 		got[c.Name] = licence + ", " + sum
 	}
-	want := map[string]string{"kpqc": "MIT, 0101", "oqs-sys": "MIT OR Apache-2.0, 2323", "unlicensed": "none, none"}
+	want := map[string]string{"kpqc": "MIT, 0101", "oqs-sys": "MIT OR Apache-2.0, 2323", "toml": "MIT, 4545", "unlicensed": "none, none"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -30,7 +30,7 @@ func checksOf(i image) []check {
 	if i.suite != "" {
 		checks = append(checks, check{"no apt lists, mirrors or policies of the build", cleanApt})
 	}
-	if i.provider {
+	if i.carries(oqsprovider.name) {
 		checks = append(checks, check{"openssl loads oqsprovider", loadsProvider})
 	}
 	switch i.id {
@@ -45,6 +45,8 @@ func checksOf(i image) []check {
 			check{"valkey-server is 8.1", valkeyVersion},
 			check{"valkey-server serves X25519MLKEM768", valkeyHandshake},
 		)
+	case "hsm":
+		checks = append(checks, check{"hsmd makes a token of kryoptic", makesToken})
 	case "client-bookworm":
 		checks = append(checks, check{"openssl is 3.0", opensslRelease("3.0")})
 	case "operator", "client-trixie":
@@ -231,6 +233,25 @@ func loadsProvider(ctx context.Context, c *container) (string, error) {
 		return "", err
 	}
 	return parseProvider(out, "oqsprovider")
+}
+
+// makesToken has hsmd make a token of kryoptic, as the pod of a member does: twice, for a pod that starts again.
+func makesToken(ctx context.Context, c *container) (string, error) {
+	err := writeFiles(c.files, map[string][]byte{
+		"kryoptic.conf": []byte("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"/tmp/token.sql\"\n"),
+		"pin":           []byte("pin-of-a-check"), "so-pin": []byte("so-pin-of-a-check"),
+	})
+	if err != nil {
+		return "", err
+	}
+	out, err := c.exec(ctx, "sh", "-euc", `export KRYOPTIC_CONF=/mnt/kryoptic.conf
+		for time in first second; do
+			hsmd init-soft-token --module /usr/lib/pkcs11/libkryoptic_pkcs11.so --label check --pin-file /mnt/pin --so-pin-file /mnt/so-pin 2>&1
+		done`)
+	if want := "hsmd: token \"check\" is initialised\nhsmd: token \"check\" is initialised already"; err == nil && strings.TrimSpace(out) != want {
+		err = fmt.Errorf("it said %q, want %q", out, want)
+	}
+	return "made, and found", err
 }
 
 // probeConfiguration listens on a unix socket: no network is needed to shake hands with it.

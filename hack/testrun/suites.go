@@ -89,6 +89,7 @@ func suites(set settings) []suite {
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
+			check("hsm image", "go", "-C", "hack/images", "run", ".", "verify", "hsm"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
 			cargoTest("cargo test of the provider", "--package=oqsprovider"),
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),

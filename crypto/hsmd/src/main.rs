@@ -8,8 +8,15 @@ use qtls_hsmd::{
 };
 use qtls_pkcs11::library::Modules;
 use std::{
-    fs, mem::MaybeUninit, net::TcpListener, os::unix::fs::MetadataExt, path::Path, process::ExitCode, sync::Arc,
-    thread, time::Duration,
+    fs, io,
+    mem::MaybeUninit,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::Duration,
 };
 
 const USAGE: &str = "hsmd --config PATH";
@@ -68,6 +75,16 @@ fn stamps(path: &Path, config: &Config) -> Vec<Option<(u64, u64, i64, i64)>> {
         .to_vec()
 }
 
+/// All addresses are those of IPv4 where the kernel has nothing else.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address) {
+        Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip() == Ipv6Addr::UNSPECIFIED => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+        }
+        bound => bound,
+    }
+}
+
 fn run(path: &Path) -> Result<(), String> {
     let set = signals();
     // SAFETY: the set lives. Threads, those of libraries too, inherit what is blocked.
@@ -75,10 +92,9 @@ fn run(path: &Path) -> Result<(), String> {
     let config = read(path)?;
     let mut seen = stamps(path, &config);
     let live = Live::new(&config)?;
-    let listener = TcpListener::bind(config.listen)
-        .map_err(|e| format!("listen = {}: {e}; without IPv6 it is 0.0.0.0:PORT", config.listen))?;
+    let listener = bind(config.listen).map_err(|e| format!("listen = {}: {e}", config.listen))?;
     let scraped = match config.metrics {
-        Some(address) => Some(TcpListener::bind(address).map_err(|e| format!("metrics = {address}: {e}"))?),
+        Some(address) => Some(bind(address).map_err(|e| format!("metrics = {address}: {e}"))?),
         None => None,
     };
     let mut modules = Modules::new(|| {});

@@ -1,0 +1,155 @@
+package validity
+
+import "fmt"
+
+// Bottleneck is what limited a measurement.
+type Bottleneck string
+
+const (
+	CPUQuota Bottleneck = "CPUQuota"
+	Client   Bottleneck = "Client"
+	Machine  Bottleneck = "Machine"
+	HSM      Bottleneck = "HSM"
+	Redis    Bottleneck = "Redis"
+	Network  Bottleneck = "Network"
+	Memory   Bottleneck = "Memory"
+	// Unknown: nothing that was observed was at its limit.
+	Unknown Bottleneck = "Unknown"
+	// None: the measurement was meant to stay below every limit, and did.
+	None Bottleneck = "None"
+)
+
+// text is what a sentence calls it.
+func (b Bottleneck) text() string {
+	switch b {
+	case CPUQuota:
+		return "replicas' CPU quota"
+	case Client:
+		return "load generator"
+	case Machine:
+		return "machines' CPU"
+	case Network:
+		return "network"
+	case Memory:
+		return "replicas' memory"
+	case Unknown:
+		return "unknown"
+	case None:
+		return "nothing"
+	default:
+		return string(b)
+	}
+}
+
+// When something counts as at its limit.
+const (
+	busy          = 0.90 // of a dependency, a link, a generator's CPU
+	waiting       = 0.50 // of the server's time for a dependency, of a handshake's for the network
+	retransmitted = 0.01 // of segments: more is a network that loses them
+	stalled       = 0.10 // of the time for memory
+	nearlyFull    = 0.95 // of the memory limit
+)
+
+// Finding is what was at its limit, with the evidence.
+type Finding struct {
+	Bottleneck Bottleneck `json:"bottleneck"`
+	Evidence   []string   `json:"evidence,omitempty"`
+	// Others were at their limits too.
+	Others []Bottleneck `json:"others,omitempty"`
+}
+
+// Name finds what limited a measurement. Where several things were at their
+// limits, it is the one that makes the others look bad: memory, which stops
+// everything; the client and the machine, which no gateway can make up for; the
+// replicas' quotas, which leave nothing to wait for; and only then what replicas
+// wait for.
+func Name(e Evidence) Finding {
+	var found Finding
+	at := func(b Bottleneck, format string, args ...any) {
+		if found.Bottleneck == "" {
+			found.Bottleneck = b
+		}
+		if found.Bottleneck == b {
+			found.Evidence = append(found.Evidence, fmt.Sprintf(format, args...))
+		} else if len(found.Others) == 0 || found.Others[len(found.Others)-1] != b {
+			found.Others = append(found.Others, b)
+		}
+	}
+
+	for _, r := range e.Replicas {
+		if r.OOMKills > 0 {
+			at(Memory, "replica %s was killed %d times for lack of memory", r.Name, r.OOMKills)
+		}
+		if over(r.MemoryStalled, stalled) {
+			at(Memory, "replica %s waited for memory for %s of the time", r.Name, percent(*r.MemoryStalled))
+		}
+		// Full by itself limits nothing: caches fill what there is.
+		if found.Bottleneck == Memory && r.MemoryLimit > 0 && float64(r.Memory) >= nearlyFull*float64(r.MemoryLimit) {
+			at(Memory, "replica %s used %s of its memory limit", r.Name, percent(float64(r.Memory)/float64(r.MemoryLimit)))
+		}
+	}
+
+	if e.Generator.ThrottledPeriods > 0 {
+		at(Client, "the generator was throttled in %d of %d CPU periods", e.Generator.ThrottledPeriods, e.Generator.Periods)
+	}
+	if over(e.Generator.Use, busy) {
+		at(Client, "the generator used %s of its CPU", percent(*e.Generator.Use))
+	}
+	// A gateway at its limit makes an open loop drop iterations too.
+	saturated := e.saturated()
+	if e.Dropped > 0 && !saturated {
+		at(Client, "%d iterations were dropped while the replicas had CPU to spare", e.Dropped)
+	}
+	if e.MachineIdle != nil && *e.MachineIdle < LeastIdle {
+		at(Machine, "the busiest machine was idle for %s of the time", percent(*e.MachineIdle))
+	}
+	if saturated {
+		at(CPUQuota, "every replica was throttled in %s of its CPU periods or more", percent(e.leastThrottled()))
+	}
+	for _, d := range []struct {
+		name Bottleneck
+		of   *Dependency
+	}{{HSM, e.HSM}, {Redis, e.Redis}} {
+		if d.of == nil {
+			continue
+		}
+		if over(d.of.Use, busy) {
+			at(d.name, "%s was busy for %s of what it has", d.name, percent(*d.of.Use))
+		}
+		if over(d.of.WaitShare, waiting) {
+			at(d.name, "%s of the server's time was spent waiting for %s", percent(*d.of.WaitShare), d.name)
+		}
+	}
+	if over(e.Network.LinkUse, busy) {
+		at(Network, "the slowest link was used to %s", percent(*e.Network.LinkUse))
+	}
+	if over(e.Network.Retransmitted, retransmitted) {
+		at(Network, "%s of the segments were sent again", percent(*e.Network.Retransmitted))
+	}
+	if over(e.Network.Share, waiting) {
+		at(Network, "%s of a handshake's time is the network's", percent(*e.Network.Share))
+	}
+
+	if found.Bottleneck == "" {
+		found.Bottleneck = Unknown
+		if e.Phase == Latency {
+			found.Bottleneck = None
+		}
+	}
+	return found
+}
+
+func over(share *float64, limit float64) bool { return share != nil && *share >= limit }
+
+// saturated tells whether every replica was at its quota.
+func (e Evidence) saturated() bool {
+	return len(e.Replicas) > 0 && e.leastThrottled() >= Saturated
+}
+
+func (e Evidence) leastThrottled() float64 {
+	least := 1.0
+	for _, r := range e.Replicas {
+		least = min(least, r.throttled())
+	}
+	return least
+}

@@ -1,0 +1,291 @@
+// Package validity judges a measurement from the evidence that was taken beside
+// it: whether its figures may be called a result, and what limited them.
+package validity
+
+import (
+	"fmt"
+	"time"
+)
+
+// The rules' limits. docs/benchmarks tells where they come from.
+const (
+	// StartLagP99 is by how much iterations may begin late: a later one measures
+	// the generator's queue.
+	StartLagP99 = 10 * time.Millisecond
+	// FailureShare of all attempts, where the benchmark names none.
+	FailureShare = 0.001
+	// LeastIdle is the share of each machine's CPU time that nobody used. With
+	// less, replicas compete for the machine and not only for their quotas.
+	LeastIdle = 0.10
+	// Saturated is in which share of its CPU periods a replica is throttled when
+	// it does all that its quota allows.
+	Saturated = 0.95
+	// ResumedShare of the handshakes of a mode that resumes; the rest are those
+	// of clients that had no ticket yet.
+	ResumedShare = 0.95
+	// CommonShare of the window in which all generators measured.
+	CommonShare = 0.90
+	// RateShare of the rate that was asked for in the latency phase.
+	RateShare = 0.98
+
+	// A result that has less is marked as indicative.
+	ConclusiveWindow      = 30 * time.Second
+	ConclusiveRepetitions = 5
+	// MostImbalance is how much more than its part the busiest replica may take.
+	MostImbalance = 0.20
+)
+
+// Phase is what a measurement is for.
+type Phase string
+
+const (
+	// Capacity asks for all that the gateway can do, in a closed loop.
+	Capacity Phase = "Capacity"
+	// Latency measures times at a fixed rate below that.
+	Latency Phase = "Latency"
+)
+
+// Evidence is what was seen in the window of one measurement. What a pointer
+// stands for may not have been observed.
+type Evidence struct {
+	Phase Phase `json:"phase"`
+	// Window is the shortest of the generators', Common the time that they share.
+	Window time.Duration `json:"window"`
+	Common time.Duration `json:"common"`
+
+	// Attempts are Handshakes and Failures. FailureShare is how many may fail;
+	// nil is the constant of that name.
+	Handshakes   int64    `json:"handshakes"`
+	Failures     int64    `json:"failures,omitempty"`
+	FailureShare *float64 `json:"failureShare,omitempty"`
+	// Resumes tells whether the mode resumes; Resumed are those handshakes that
+	// did. Strays used another group or algorithm than the mode's.
+	Resumes bool  `json:"resumes,omitempty"`
+	Resumed int64 `json:"resumed,omitempty"`
+	Strays  int64 `json:"strays,omitempty"`
+
+	// Dropped iterations found no virtual user free. StartLagP99 is 0 in a closed
+	// loop, and so are Rate and WantedRate, both in handshakes a second.
+	Dropped     int64         `json:"dropped,omitempty"`
+	StartLagP99 time.Duration `json:"startLagP99,omitempty"`
+	Rate        float64       `json:"rate,omitempty"`
+	WantedRate  float64       `json:"wantedRate,omitempty"`
+
+	// MachineIdle is the idle share of the busiest node.
+	MachineIdle *float64  `json:"machineIdle,omitempty"`
+	Generator   Generator `json:"generator"`
+	Replicas    []Replica `json:"replicas,omitempty"`
+	// WantedReplicas were to be ready all the time.
+	WantedReplicas int `json:"wantedReplicas"`
+
+	// Limit is what is meant to limit the capacity: CPUQuota unless the benchmark
+	// says otherwise.
+	Limit Bottleneck `json:"limit,omitempty"`
+	// HSM and Redis are nil where the mode has none.
+	HSM     *Dependency `json:"hsm,omitempty"`
+	Redis   *Dependency `json:"redis,omitempty"`
+	Network Path        `json:"network"`
+}
+
+// Generator is the pods that make the load.
+type Generator struct {
+	// Periods of their CPU quotas, and those in which they were throttled.
+	Periods          int64 `json:"periods,omitempty"`
+	ThrottledPeriods int64 `json:"throttledPeriods,omitempty"`
+	// Use is the share of the CPU that they may have, of the busiest one.
+	Use *float64 `json:"use,omitempty"`
+}
+
+// Replica is one pod of the gateway.
+type Replica struct {
+	Name string `json:"name"`
+	Node string `json:"node,omitempty"`
+	// Quota is in CPUs, 0 without one.
+	Quota            float64       `json:"quota,omitempty"`
+	Periods          int64         `json:"periods,omitempty"`
+	ThrottledPeriods int64         `json:"throttledPeriods,omitempty"`
+	CPU              time.Duration `json:"cpu"`
+	Handshakes       int64         `json:"handshakes"`
+	// Memory is the greatest working set, in bytes; MemoryLimit is 0 without one.
+	Memory      int64 `json:"memory,omitempty"`
+	MemoryLimit int64 `json:"memoryLimit,omitempty"`
+	// MemoryStalled is the share of the time that it waited for memory (PSI).
+	MemoryStalled *float64 `json:"memoryStalled,omitempty"`
+	OOMKills      int64    `json:"oomKills,omitempty"`
+	// Connections at most at one time, 0 when not observed.
+	Connections int64 `json:"connections,omitempty"`
+	// Restarted or replaced inside the window, or not ready all the time.
+	Disturbed bool `json:"disturbed,omitempty"`
+}
+
+// throttled is the share of its periods.
+func (r Replica) throttled() float64 {
+	if r.Periods == 0 {
+		return 0
+	}
+	return float64(r.ThrottledPeriods) / float64(r.Periods)
+}
+
+// Dependency is something that handshakes wait for.
+type Dependency struct {
+	// Use is the busy share of what it has: sessions, or CPU.
+	Use *float64 `json:"use,omitempty"`
+	// WaitShare is the share of the server's time that waits for it.
+	WaitShare *float64 `json:"waitShare,omitempty"`
+}
+
+// Path is the network between generators and gateway.
+type Path struct {
+	// Share is the mean network part of a handshake's time.
+	Share *float64 `json:"share,omitempty"`
+	// Retransmitted is the share of segments sent again.
+	Retransmitted *float64 `json:"retransmitted,omitempty"`
+	// LinkUse is the share of the slowest link's capacity.
+	LinkUse *float64 `json:"linkUse,omitempty"`
+}
+
+// Rule is one of the reasons why a measurement is not a result.
+type Rule string
+
+const (
+	NotObserved       Rule = "NotObserved"
+	NoHandshakes      Rule = "NoHandshakes"
+	WindowsApart      Rule = "WindowsApart"
+	DroppedIterations Rule = "DroppedIterations"
+	LateStarts        Rule = "LateStarts"
+	RateMissed        Rule = "RateMissed"
+	TooManyFailures   Rule = "TooManyFailures"
+	OtherMode         Rule = "OtherMode"
+	MachineBusy       Rule = "MachineBusy"
+	GeneratorLimited  Rule = "GeneratorLimited"
+	ReplicasDisturbed Rule = "ReplicasDisturbed"
+	NotSaturated      Rule = "NotSaturated"
+	OtherLimit        Rule = "OtherLimit"
+)
+
+// Reason says which rule was broken, how, and what to do.
+type Reason struct {
+	Rule    Rule   `json:"rule"`
+	Message string `json:"message"`
+}
+
+// Judge lists why a measurement is not a result. There is none when it is one.
+func Judge(e Evidence) []Reason {
+	var reasons []Reason
+	bad := func(rule Rule, format string, args ...any) {
+		reasons = append(reasons, Reason{rule, fmt.Sprintf(format, args...)})
+	}
+
+	if e.Handshakes == 0 {
+		bad(NoHandshakes, "no handshake succeeded: see the failures by class")
+	}
+	if e.Window <= 0 {
+		bad(NotObserved, "the window was not observed")
+	} else if share := float64(e.Common) / float64(e.Window); share < CommonShare {
+		bad(WindowsApart, "the generators measured together for %s of the window, want %s: they did not start at one time; look at the pods' events", percent(share), percent(CommonShare))
+	}
+	if e.Dropped > 0 {
+		bad(DroppedIterations, "%d iterations were dropped, want 0: give the generator more virtual users or CPU, or ask for less", e.Dropped)
+	}
+	if e.StartLagP99 > StartLagP99 {
+		bad(LateStarts, "1 %% of the iterations began %v late or more, want at most %v: give the generator more CPU, or ask for less", e.StartLagP99, StartLagP99)
+	}
+	if e.Phase == Latency && e.Rate < RateShare*e.WantedRate {
+		bad(RateMissed, "%.1f handshakes a second of the %.1f that were asked for: the gateway was not below its capacity", e.Rate, e.WantedRate)
+	}
+	allowed := FailureShare
+	if e.FailureShare != nil {
+		allowed = *e.FailureShare
+	}
+	if attempts := e.Handshakes + e.Failures; attempts > 0 && float64(e.Failures) > allowed*float64(attempts) {
+		bad(TooManyFailures, "%d of %d attempts failed, want at most %s: see the failures by class", e.Failures, attempts, percent(allowed))
+	}
+	if e.Strays > 0 {
+		bad(OtherMode, "%d handshakes used another group or signature algorithm than the mode's: check the gateway's policy and certificates", e.Strays)
+	}
+	if !e.Resumes && e.Resumed > 0 {
+		bad(OtherMode, "%d handshakes were resumed in a mode of full handshakes", e.Resumed)
+	}
+	if e.Resumes && e.Handshakes > 0 {
+		if share := float64(e.Resumed) / float64(e.Handshakes); share < ResumedShare {
+			bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption", percent(share), percent(ResumedShare))
+		}
+	}
+	if e.MachineIdle == nil {
+		bad(NotObserved, "how idle the machines were was not observed: without it a full machine looks like a slow gateway")
+	} else if *e.MachineIdle < LeastIdle {
+		bad(MachineBusy, "the busiest machine was idle for %s, want %s: visit fewer replicas, give them smaller quotas, or add nodes", percent(*e.MachineIdle), percent(LeastIdle))
+	}
+	if e.Generator.ThrottledPeriods > 0 {
+		bad(GeneratorLimited, "the generator was throttled in %d of %d CPU periods, want 0: raise its CPU limit", e.Generator.ThrottledPeriods, e.Generator.Periods)
+	}
+	reasons = append(reasons, judgeReplicas(e)...)
+	return reasons
+}
+
+func judgeReplicas(e Evidence) []Reason {
+	var reasons []Reason
+	bad := func(rule Rule, format string, args ...any) {
+		reasons = append(reasons, Reason{rule, fmt.Sprintf(format, args...)})
+	}
+	if len(e.Replicas) != e.WantedReplicas {
+		bad(ReplicasDisturbed, "%d replicas were observed, want %d", len(e.Replicas), e.WantedReplicas)
+	}
+	for _, r := range e.Replicas {
+		if r.Disturbed || r.OOMKills > 0 {
+			bad(ReplicasDisturbed, "replica %s restarted, or was not ready all the time: look at the pod's events", r.Name)
+		}
+	}
+	if e.Phase != Capacity {
+		return reasons
+	}
+	if limit := e.limit(); limit != CPUQuota {
+		if found := Name(e); found.Bottleneck != limit {
+			bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.Bottleneck.text())
+		}
+		return reasons
+	}
+	for _, r := range e.Replicas {
+		switch share := r.throttled(); {
+		case r.Quota == 0 || r.Periods == 0:
+			bad(NotSaturated, "replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
+		case share < Saturated:
+			bad(NotSaturated, "replica %s was throttled in %s of its CPU periods, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
+		}
+	}
+	return reasons
+}
+
+func (e Evidence) limit() Bottleneck {
+	if e.Limit == "" {
+		return CPUQuota
+	}
+	return e.Limit
+}
+
+// Remarks are what a reader of a valid measurement should know.
+func Remarks(e Evidence, repetitions int) []string {
+	var remarks []string
+	if e.Window < ConclusiveWindow || repetitions < ConclusiveRepetitions {
+		remarks = append(remarks, fmt.Sprintf("indicative only: %d measurements of %v; a conclusive result has %d of %v", repetitions, e.Window.Round(time.Second), ConclusiveRepetitions, ConclusiveWindow))
+	}
+	if imbalance, known := Imbalance(e.Replicas); known && imbalance > MostImbalance {
+		remarks = append(remarks, fmt.Sprintf("the busiest replica did %s more than its part", percent(imbalance)))
+	}
+	return remarks
+}
+
+// Imbalance is by how much the busiest replica did more handshakes than its part.
+func Imbalance(replicas []Replica) (share float64, known bool) {
+	var total, most int64
+	for _, r := range replicas {
+		total += r.Handshakes
+		most = max(most, r.Handshakes)
+	}
+	if total == 0 {
+		return 0, false
+	}
+	return float64(most)*float64(len(replicas))/float64(total) - 1, true
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.4g %%", share*100) }

@@ -1,0 +1,176 @@
+package validity
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func share(f float64) *float64 { return &f }
+
+// capacity is a good measurement of two replicas at their quotas.
+func capacity() Evidence {
+	replica := Replica{Name: "gateway-a", Quota: 0.05, Periods: 300, ThrottledPeriods: 298, CPU: 1500 * time.Millisecond, Handshakes: 1200, Memory: 60 << 20, MemoryLimit: 256 << 20}
+	other := replica
+	other.Name = "gateway-b"
+	return Evidence{
+		Phase: Capacity, Window: 30 * time.Second, Common: 29 * time.Second,
+		Handshakes: 2400, MachineIdle: share(0.4),
+		Generator: Generator{Periods: 300, Use: share(0.5)},
+		Replicas:  []Replica{replica, other}, WantedReplicas: 2,
+	}
+}
+
+// latency is a good one at half of the rate.
+func latency() Evidence {
+	e := capacity()
+	e.Phase, e.Rate, e.WantedRate, e.StartLagP99 = Latency, 40, 40, time.Millisecond
+	for i := range e.Replicas {
+		e.Replicas[i].ThrottledPeriods = 20
+	}
+	return e
+}
+
+func TestGoodMeasurementsAreResults(t *testing.T) {
+	for name, e := range map[string]Evidence{"capacity": capacity(), "latency": latency()} {
+		if reasons := Judge(e); len(reasons) != 0 {
+			t.Errorf("%s: %v", name, reasons)
+		}
+		if remarks := Remarks(e, 5); len(remarks) != 0 {
+			t.Errorf("%s: %v", name, remarks)
+		}
+	}
+}
+
+func TestBadMeasurementsAreNone(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		from   func() Evidence
+		change func(e *Evidence)
+		rule   Rule
+		says   string
+	}{
+		{"dropped iterations", latency, func(e *Evidence) { e.Dropped = 1 }, DroppedIterations, "1 iterations were dropped, want 0"},
+		{"late starts", latency, func(e *Evidence) { e.StartLagP99 = 10*time.Millisecond + 1 }, LateStarts, "want at most 10ms"},
+		{"rate not reached", latency, func(e *Evidence) { e.Rate = 39 }, RateMissed, "39.0 handshakes a second of the 40.0"},
+		{"failures", capacity, func(e *Evidence) { e.Failures = 3 }, TooManyFailures, "3 of 2403 attempts failed, want at most 0.1 %"},
+		{"failures where none may be", capacity, func(e *Evidence) { e.Failures, e.FailureShare = 1, share(0) }, TooManyFailures, "want at most 0 %"},
+		{"nothing but failures", capacity, func(e *Evidence) { e.Handshakes, e.FailureShare = 0, share(1) }, NoHandshakes, "no handshake succeeded"},
+		{"machine busy", capacity, func(e *Evidence) { e.MachineIdle = share(0.0999) }, MachineBusy, "idle for 9.99 %, want 10 %"},
+		{"machine not looked at", capacity, func(e *Evidence) { e.MachineIdle = nil }, NotObserved, "not observed"},
+		{"generator throttled", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 1 }, GeneratorLimited, "throttled in 1 of 300 CPU periods"},
+		{"replica not saturated", capacity, func(e *Evidence) { e.Replicas[1].ThrottledPeriods = 284 }, NotSaturated, "replica gateway-b was throttled in 94.67 % of its CPU periods, want 95 %"},
+		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
+		{"another limit", capacity, func(e *Evidence) { e.Limit = HSM }, OtherLimit, "the HSM was meant to limit this point, and it was the replicas' CPU quota"},
+		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
+		{"replica missing", latency, func(e *Evidence) { e.Replicas = e.Replicas[:1] }, ReplicasDisturbed, "1 replicas were observed, want 2"},
+		{"resumed instead of full", capacity, func(e *Evidence) { e.Resumed = 1 }, OtherMode, "1 handshakes were resumed"},
+		{"full instead of resumed", latency, func(e *Evidence) { e.Resumes, e.Resumed = true, 2200 }, OtherMode, "91.67 % of the handshakes were resumed, want 95 %"},
+		{"another group", latency, func(e *Evidence) { e.Strays = 7 }, OtherMode, "7 handshakes used another group"},
+		{"generators apart", capacity, func(e *Evidence) { e.Common = 26 * time.Second }, WindowsApart, "together for 86.67 % of the window, want 90 %"},
+		{"no window", capacity, func(e *Evidence) { e.Window = 0 }, NotObserved, "the window was not observed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := c.from()
+			c.change(&e)
+			reasons := Judge(e)
+			if len(reasons) != 1 || reasons[0].Rule != c.rule || !strings.Contains(reasons[0].Message, c.says) {
+				t.Errorf("%v, want %s with %q", reasons, c.rule, c.says)
+			}
+		})
+	}
+}
+
+func TestMeasurementsAtTheRulesLimitsAreResults(t *testing.T) {
+	e := latency()
+	e.StartLagP99, e.MachineIdle, e.Handshakes, e.Failures, e.Rate = StartLagP99, share(LeastIdle), 999, 1, 39.2
+	if reasons := Judge(e); len(reasons) != 0 {
+		t.Error(reasons)
+	}
+	e = capacity()
+	e.Replicas[0].ThrottledPeriods, e.Replicas[1].ThrottledPeriods, e.Common = 285, 285, 27*time.Second
+	if reasons := Judge(e); len(reasons) != 0 {
+		t.Error(reasons)
+	}
+}
+
+// With an HSM as the deliberate limit replicas are not throttled, and need not be.
+func TestADeliberateLimitTakesTheQuotasPlace(t *testing.T) {
+	e := capacity()
+	e.Limit, e.HSM = HSM, &Dependency{Use: share(0.97), WaitShare: share(0.8)}
+	for i := range e.Replicas {
+		e.Replicas[i].ThrottledPeriods = 10
+	}
+	if reasons := Judge(e); len(reasons) != 0 {
+		t.Error(reasons)
+	}
+}
+
+func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
+	spare := func() Evidence { // replicas with CPU to spare, at an unknown limit
+		e := capacity()
+		for i := range e.Replicas {
+			e.Replicas[i].ThrottledPeriods = 30
+		}
+		return e
+	}
+	for _, c := range []struct {
+		name   string
+		from   func() Evidence
+		change func(e *Evidence)
+		want   Bottleneck
+		says   string
+		others []Bottleneck
+	}{
+		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
+		{"nothing seen", spare, func(*Evidence) {}, Unknown, "", nil},
+		{"below the limits", latency, func(*Evidence) {}, None, "", nil},
+		{"client throttled", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 200 }, Client, "throttled in 200 of 300", nil},
+		{"client without CPU", spare, func(e *Evidence) { e.Generator.Use = share(0.98) }, Client, "used 98 % of its CPU", nil},
+		{"client without virtual users", spare, func(e *Evidence) { e.Dropped = 5 }, Client, "5 iterations were dropped while the replicas had CPU to spare", nil},
+		{"gateway that makes the client drop", capacity, func(e *Evidence) { e.Dropped = 5 }, CPUQuota, "every replica", nil},
+		{"machine", capacity, func(e *Evidence) { e.MachineIdle = share(0.02) }, Machine, "idle for 2 %", []Bottleneck{CPUQuota}},
+		{"HSM's sessions", spare, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.95)} }, HSM, "HSM was busy for 95 %", nil},
+		{"HSM's latency", spare, func(e *Evidence) { e.HSM = &Dependency{WaitShare: share(0.7)} }, HSM, "70 % of the server's time was spent waiting for HSM", nil},
+		{"HSM beside the quota", capacity, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.95), WaitShare: share(0.7)} }, CPUQuota, "every replica", []Bottleneck{HSM}},
+		{"idle HSM", spare, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.3), WaitShare: share(0.1)} }, Unknown, "", nil},
+		{"Redis", spare, func(e *Evidence) { e.Redis = &Dependency{Use: share(0.99)} }, Redis, "Redis was busy for 99 %", nil},
+		{"network delay", spare, func(e *Evidence) { e.Network.Share = share(0.8) }, Network, "80 % of a handshake's time is the network's", nil},
+		{"network loss", spare, func(e *Evidence) { e.Network.Retransmitted = share(0.05) }, Network, "5 % of the segments were sent again", nil},
+		{"full link", spare, func(e *Evidence) { e.Network.LinkUse = share(0.93) }, Network, "used to 93 %", nil},
+		{"killed for memory", spare, func(e *Evidence) { e.Replicas[0].OOMKills = 2 }, Memory, "replica gateway-a was killed 2 times", nil},
+		{"short of memory", capacity, func(e *Evidence) {
+			e.Replicas[0].MemoryStalled, e.Replicas[0].Memory = share(0.4), 255<<20
+		}, Memory, "replica gateway-a used 99.61 % of its memory limit", []Bottleneck{CPUQuota}},
+		{"memory full of caches", spare, func(e *Evidence) { e.Replicas[0].Memory = 255 << 20 }, Unknown, "", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := c.from()
+			c.change(&e)
+			f := Name(e)
+			if f.Bottleneck != c.want || !strings.Contains(strings.Join(f.Evidence, "; "), c.says) || !slices.Equal(f.Others, c.others) {
+				t.Errorf("%+v, want %s with %q, others %v", f, c.want, c.says, c.others)
+			}
+			if (len(f.Evidence) == 0) != (c.want == Unknown || c.want == None) {
+				t.Errorf("evidence %q for %s", f.Evidence, c.want)
+			}
+		})
+	}
+}
+
+func TestShortRunsAndImbalanceAreRemarked(t *testing.T) {
+	e := capacity()
+	e.Window = 10 * time.Second
+	if r := Remarks(e, 5); len(r) != 1 || r[0] != "indicative only: 5 measurements of 10s; a conclusive result has 5 of 30s" {
+		t.Errorf("%q", r)
+	}
+	e = capacity()
+	e.Replicas[0].Handshakes = 3600
+	if r := Remarks(e, 4); len(r) != 2 || !strings.HasPrefix(r[0], "indicative only: 4 ") || r[1] != "the busiest replica did 50 % more than its part" {
+		t.Errorf("%q", r)
+	}
+	if _, known := Imbalance([]Replica{{}, {}}); known {
+		t.Error("the balance of nothing")
+	}
+}
