@@ -121,6 +121,20 @@ spec:
     remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}}
   timeout: 2s
 `,
+	"QTLSBenchmark": `
+spec:
+  gatewayRef: {name: web, use: Copy, resources: {claims: [{name: a}]}}
+  target:
+    listener: https
+    serverName: www.example.com
+    caRefs: [{kind: Secret, name: ca, key: ca.crt}]
+  replicas: [1, 2]
+  modes:
+  - {name: hybrid, groups: [X25519MLKEM768], signatureSchemes: [mldsa65], handshake: Resumed}
+  load: {preset: Short, virtualUsersPerReplica: 4, latencyLoad: 50, warmUp: 2s, duration: 5s, repetitions: 2, seed: 7}
+  generator: {pods: 2, resources: {claims: [{name: a}]}, nodeSelector: {a: b}, tolerations: [{key: a}]}
+  maxDuration: 30m
+`,
 }
 
 // crds reads the generated CRDs by kind.

@@ -293,6 +293,27 @@ var ruleCases = map[string][]ruleCase{
 		{"an address without a port", hsmPool("", hsmMember("b", "hsm.example")), "should match"},
 		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
+	"QTLSBenchmark": {
+		{"name of 40", named(strings.Repeat("a", 40), benchmark("")), ""},
+		{"name of 41", named(strings.Repeat("a", 41), benchmark("")), "metadata.name: at most 40 characters"},
+		{"nothing but what is needed", benchmark(""), ""},
+		{"resources of a copy", benchmark("gatewayRef: {name: web, resources: {limits: {cpu: 50m}}}"), ""},
+		{"resources of the gateway itself", benchmark("gatewayRef: {name: web, use: InPlace, resources: {limits: {cpu: 50m}}}"), "resources: only with use Copy"},
+		{"a wildcard for a server name", benchmark(`target: {serverName: "*.example.com", caRefs: [{name: ca}]}`), "serverName: a full name"},
+		{"100 replicas", benchmark("replicas: [1, 100]"), ""},
+		{"101 replicas", benchmark("replicas: [1, 101]"), "replicas: numbers of pods from 1 to 100"},
+		{"no replicas", benchmark("replicas: [0]"), "replicas: numbers of pods from 1 to 100"},
+		{"a number of replicas twice", benchmark("replicas: [2, 2]"), "Duplicate value"},
+		{"no warm-up", benchmark("load: {warmUp: 0s}"), ""},
+		{"the longest warm-up", benchmark("load: {warmUp: 5m}"), ""},
+		{"too long a warm-up", benchmark("load: {warmUp: 301s}"), "warmUp: 0s to 5m"},
+		{"the shortest duration", benchmark("load: {duration: 1s}"), ""},
+		{"too short a duration", benchmark("load: {duration: 999ms}"), "duration: 1s to 30m"},
+		{"too long a duration", benchmark("load: {duration: 1801s}"), "duration: 1s to 30m"},
+		{"the shortest run", benchmark("maxDuration: 1m"), ""},
+		{"too short a run", benchmark("maxDuration: 59s"), "maxDuration: 1m to 24h"},
+		{"too long a run", benchmark("maxDuration: 1441m"), "maxDuration: 1m to 24h"},
+	},
 	"PQCIssuer":        issuerCases,
 	"PQCClusterIssuer": issuerCases,
 }
@@ -332,7 +353,22 @@ var issuerCases = []ruleCase{
 	{"one Secret twice", "spec: {ca: {secretRefs: [{name: a}, {name: a}]}}", "Duplicate value"},
 }
 
+// benchmark is a QTLSBenchmark with fields in place of the usual ones.
+func benchmark(fields string) string {
+	spec := "spec:\n"
+	for _, usual := range []string{"gatewayRef: {name: web}", "target: {caRefs: [{name: ca}]}", "modes: [{name: a, groups: [x25519], signatureSchemes: [mldsa65]}]"} {
+		if key, _, _ := strings.Cut(usual, ":"); !strings.HasPrefix(fields, key+":") {
+			spec += "  " + usual + "\n"
+		}
+	}
+	return spec + "  " + fields + "\n"
+}
+
 var updates = map[string][]struct{ name, before, after, refused string }{
+	"QTLSBenchmark": {
+		{"unchanged", benchmark("replicas: [1]"), benchmark("replicas: [1]"), ""},
+		{"changed", benchmark("replicas: [1]"), benchmark("replicas: [2]"), "spec: a QTLSBenchmark is immutable"},
+	},
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},
 		{"changed", full["QTLSPolicy"], strings.Replace(full["QTLSPolicy"], "A policy.", "Another.", 1), "a QTLSPolicy is immutable"},

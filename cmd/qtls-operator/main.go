@@ -12,6 +12,7 @@ import (
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/go-logr/logr"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,12 +29,15 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/controllers/benchmark"
 	"qtls.dev/qtls/controllers/certificate"
 	"qtls.dev/qtls/controllers/gateway"
 	hsmpoolcontroller "qtls.dev/qtls/controllers/hsmpool"
 	"qtls.dev/qtls/controllers/issuer"
 	"qtls.dev/qtls/controllers/policy"
 	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/observe"
@@ -51,6 +55,7 @@ type options struct {
 	watchNamespaces  string
 	gatewayImage     string
 	redisImage       string
+	k6Image          string
 	imagePullPolicy  string
 	imagePullSecrets string
 	leaderElect      bool
@@ -66,6 +71,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.watchNamespaces, "watch-namespaces", "", "comma-separated namespaces to serve; empty serves all")
 	fs.StringVar(&o.gatewayImage, "gateway-image", "", "image of the gateway pods: HAProxy and the agent")
 	fs.StringVar(&o.redisImage, "redis-image", "", "image of the embedded ticket stores: Valkey")
+	fs.StringVar(&o.k6Image, "k6-image", "", "image of benchmarks' load generators: k6 with the module k6/x/qtls")
 	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
 	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas work")
@@ -84,6 +90,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("--gateway-image is needed: the image that gateway pods run")
 	case o.redisImage == "":
 		return o, fmt.Errorf("--redis-image is needed: the image that embedded ticket stores run")
+	case o.k6Image == "":
+		return o, fmt.Errorf("--k6-image is needed: the image that benchmarks' load generators run")
 	}
 	return o, nil
 }
@@ -143,6 +151,9 @@ func run(ctx context.Context, o options) error {
 	if err := setUpGateways(ctx, mgr, o); err != nil {
 		return fmt.Errorf("gateway controller: %w", err)
 	}
+	if err := setUpBenchmarks(mgr, o); err != nil {
+		return fmt.Errorf("benchmark controller: %w", err)
+	}
 	if err := mgr.Add(&policy.Installer{Client: mgr.GetClient()}); err != nil {
 		return fmt.Errorf("shipped policies: %w", err)
 	}
@@ -181,17 +192,13 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	}
 	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, changed)
 	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, changed)
-	var pullSecrets []string
-	if o.imagePullSecrets != "" {
-		pullSecrets = strings.Split(o.imagePullSecrets, ",")
-	}
 	return (&gateway.Reconciler{
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
 		Clock:     clock.RealClock{},
 		Recorder:  mgr.GetEventRecorder("qtls-operator"),
 		Settings: resources.Settings{Image: o.gatewayImage, RedisImage: o.redisImage, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy),
-			ImagePullSecrets: pullSecrets, OperatorNamespace: o.namespace},
+			ImagePullSecrets: o.pullSecrets(), OperatorNamespace: o.namespace},
 		Observer:  observer,
 		Authority: authority,
 		Rings:     keeper,
@@ -199,10 +206,33 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	}).SetupWithManager(mgr)
 }
 
-// cacheFor keeps memory small: of pods only the gateways', of everything only
-// what the controllers look at.
+func setUpBenchmarks(mgr ctrl.Manager, o options) error {
+	logs, err := benchmark.PodLogs(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
+		Settings: generator.Settings{Image: o.k6Image, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy), ImagePullSecrets: o.pullSecrets()},
+		Limits:   plan.DefaultLimits, Logs: logs,
+	}).SetupWithManager(mgr)
+}
+
+// pullSecrets of the pods that the operator makes.
+func (o options) pullSecrets() []string {
+	if o.imagePullSecrets == "" {
+		return nil
+	}
+	return strings.Split(o.imagePullSecrets, ",")
+}
+
+// cacheFor keeps memory small: of pods only the gateways', of Jobs only the
+// benchmarks', of everything only what the controllers look at.
 func cacheFor(o options) (cache.Options, error) {
 	isGateways, err := labels.NewRequirement(v1alpha1.LabelGateway, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	isBenchmarks, err := labels.NewRequirement(v1alpha1.LabelBenchmark, selection.Exists, nil)
 	if err != nil {
 		return cache.Options{}, err
 	}
@@ -210,6 +240,7 @@ func cacheFor(o options) (cache.Options, error) {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                {Label: labels.NewSelector().Add(*isGateways), Transform: slimPod},
+			&batchv1.Job{}:               {Label: labels.NewSelector().Add(*isBenchmarks)},
 			&discoveryv1.EndpointSlice{}: {Transform: slimEndpointSlice},
 		},
 		SyncPeriod: new(10 * time.Hour),

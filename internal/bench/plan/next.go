@@ -34,10 +34,10 @@ func (r Record) failed() bool { return r.Reason != "" }
 // Gateway is what is observed of the gateway that is measured: the one that the
 // spec names, or its copy.
 type Gateway struct {
-	// Missing says which object is not there, HeldBy which other benchmark has
-	// the gateway, and Changed what somebody else has changed in it since it was
-	// scaled. Each is a message, empty where it is not so.
-	Missing, HeldBy, Changed string
+	// Missing says which object is not there, Busy why the gateway cannot be had
+	// now, and Changed what somebody else has changed in it since it was scaled.
+	// Each is empty where it is not so.
+	Missing, Busy, Changed string
 	// Held: this benchmark has scaled it, or made it, and has to put it back.
 	Held bool
 	// Replicas that it was scaled to, and when.
@@ -242,8 +242,8 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	switch {
 	case g.Missing != "":
 		return Action{Kind: Wait, Reason: v1alpha1.ReasonGatewayNotFound, Message: g.Missing + " is not there; create it, or name another one"}, false
-	case g.HeldBy != "":
-		return Action{Kind: Wait, Reason: v1alpha1.ReasonGatewayBusy, Message: g.HeldBy + " measures the gateway; this one begins when that is over"}, false
+	case g.Busy != "":
+		return Action{Kind: Wait, Reason: v1alpha1.ReasonGatewayBusy, Message: g.Busy}, false
 	case !g.Held || g.Replicas != m.Replicas:
 		return Action{Kind: Scale, Replicas: m.Replicas, Measurements: []Measurement{m}}, false
 	case g.Programmed:
@@ -279,7 +279,7 @@ func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
 			a.Kind, a.Reason, a.Message = RecordFailure, capacity.Reason, "the capacity, of which the rate is a part, could not be measured: "+capacity.Message
 			return a
 		}
-		a.Rate = capacity.PerSecond * float64(p.Load.LatencyLoad) / 100
+		a.Rate = p.Rate(capacity.PerSecond)
 	}
 	var latest *Job
 	for i := range o.Jobs {

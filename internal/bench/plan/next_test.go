@@ -154,7 +154,7 @@ func TestARunMeasuresEverythingOnceInTheOrderOfThePlan(t *testing.T) {
 		}
 	}
 	// Neighbours of one number of replicas need no scaling in between.
-	if slices.Compact(slices.Clone(w.scale)); len(w.scale) != len(slices.Compact(slices.Clone(w.scale))) {
+	if len(w.scale) != len(slices.Compact(slices.Clone(w.scale))) {
 		t.Errorf("scaled to %v", w.scale)
 	}
 }
@@ -253,7 +253,7 @@ func TestNext(t *testing.T) {
 		says string
 	}{
 		"the gateway is not there":       {Observed{Now: noon, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
-		"another benchmark has it":       {Observed{Now: noon, Gateway: Gateway{HeldBy: `QTLSBenchmark "other"`}}, Wait, `QTLSBenchmark "other" measures`},
+		"another benchmark has it":       {Observed{Now: noon, Gateway: Gateway{Busy: `QTLSBenchmark "other" measures it`}}, Wait, `QTLSBenchmark "other" measures`},
 		"it is free":                     {Observed{Now: noon}, Scale, ""},
 		"it is ready":                    {running(func(*Observed) {}), CreateJob, first.String()},
 		"it has other replicas":          {running(func(o *Observed) { o.Gateway.Replicas = 1 }), Scale, ""},

@@ -57,6 +57,9 @@ type Plan struct {
 	Most time.Duration
 }
 
+// Rate of the latency phase, in handshakes per second, of a capacity.
+func (p Plan) Rate(capacity float64) float64 { return capacity * float64(p.Load.LatencyLoad) / 100 }
+
 // Load is spec.load with everything said.
 type Load struct {
 	VirtualUsersPerReplica int32
@@ -82,12 +85,19 @@ const (
 	// scaling to another number of replicas: a pod's start, and the drain of one
 	// that leaves.
 	scaling = 20 * time.Second
-	// overhead of a measurement: the start of the generator's pod, and the
-	// reading of its log.
-	overhead = 8 * time.Second
-	// StartDelay is how long several pods wait for each other.
-	StartDelay = 20 * time.Second
+	// overhead of a measurement: the end of the generator's pods, and the reading
+	// of their logs.
+	overhead = 5 * time.Second
 )
+
+// StartDelay is how long the pods of a load generator are given to start, and wait
+// for each other.
+func StartDelay(pods int32) time.Duration {
+	if pods > 1 {
+		return 20 * time.Second
+	}
+	return 10 * time.Second
+}
 
 // LoadOf a spec.
 func LoadOf(spec v1alpha1.BenchmarkLoad) Load {
@@ -122,10 +132,9 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	if spec.MaxDuration != nil {
 		p.Most = spec.MaxDuration.Duration
 	}
-	one := p.Load.WarmUp + p.Load.Duration + overhead
-	if spec.Generator.Pods != nil && *spec.Generator.Pods > 1 {
-		one += StartDelay
-	}
+	pods := int32(1)
+	set(&pods, spec.Generator.Pods)
+	one := StartDelay(pods) + p.Load.WarmUp + p.Load.Duration + overhead
 	order := rand.NewPCG(uint64(seed), 0)
 	before := int32(-1)
 	for repetition := int32(1); repetition <= p.Load.Repetitions; repetition++ {

@@ -122,15 +122,15 @@ func TestTheTimeOfAPlanIsThatOfItsParts(t *testing.T) {
 	s := spec([]int32{1, 2}, "a")
 	s.Load = v1alpha1.BenchmarkLoad{WarmUp: &metav1.Duration{Duration: 2 * time.Second}, Duration: &metav1.Duration{Duration: 10 * time.Second}, Repetitions: ptr.To[int32](1)}
 	// Scaled to 1, to 2 and back; four measurements.
-	if got, want := Of(s, 1).Expected, 3*scaling+4*(12*time.Second+overhead); got != want {
+	if got, want := Of(s, 1).Expected, 3*scaling+4*(10*time.Second+12*time.Second+overhead); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	s.Generator.Pods = ptr.To[int32](2)
-	if got, want := Of(s, 1).Expected, 3*scaling+4*(12*time.Second+overhead+StartDelay); got != want {
-		t.Errorf("with two pods, which wait for each other: %s, want %s", got, want)
+	if got, want := Of(s, 1).Expected, 3*scaling+4*(20*time.Second+12*time.Second+overhead); got != want {
+		t.Errorf("with two pods, which wait longer for each other: %s, want %s", got, want)
 	}
 	s.Replicas, s.Load.Repetitions, s.Generator.Pods = []int32{3}, ptr.To[int32](4), nil
-	if got, want := Of(s, 1).Expected, 2*scaling+8*(12*time.Second+overhead); got != want {
+	if got, want := Of(s, 1).Expected, 2*scaling+8*(10*time.Second+12*time.Second+overhead); got != want {
 		t.Errorf("with one number of replicas there is nothing to scale in between: %s, want %s", got, want)
 	}
 }

@@ -1,0 +1,323 @@
+package benchmark
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/keypair"
+)
+
+// lookForReferences is how often it is looked whether what the spec names is there.
+const lookForReferences = 10 * time.Second
+
+// mostLog is the most that is read of a pod's log.
+const mostLog = 8 << 20
+
+// outcome of an action.
+type outcome struct {
+	// recorded measurements.
+	recorded records
+	// restored says how the gateway was put back.
+	restored, leftAsChanged bool
+}
+
+// act does what comes next. A problem that it returns is for the status.
+func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, error) {
+	b := s.benchmark
+	switch a.Kind {
+	case plan.Scale:
+		return outcome{}, r.scale(ctx, s, a.Replicas)
+	case plan.CreateJob:
+		return outcome{}, r.createJob(ctx, s, a)
+	case plan.Collect:
+		one, err := r.collect(ctx, s, a)
+		if err != nil {
+			return outcome{}, err
+		}
+		return r.keep(ctx, b, a.Measurements, one)
+	case plan.RecordFailure:
+		return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: a.Reason, Message: a.Message})
+	case plan.DeleteJob:
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: a.Job}}
+		return outcome{}, client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	case plan.Restore:
+		return r.restore(ctx, s)
+	case plan.Finish:
+		return outcome{}, r.writeReport(ctx, s)
+	}
+	return outcome{}, nil
+}
+
+func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measurements []plan.Measurement, one record) (outcome, error) {
+	o := outcome{recorded: records{}}
+	for _, m := range measurements {
+		if err := r.record(ctx, b, m, one); err != nil {
+			return outcome{}, err
+		}
+		o.recorded[m.Name()] = one
+	}
+	return o, nil
+}
+
+// scale the gateway, or make the copy. Nothing is touched before it is known that
+// a load can be made.
+func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) error {
+	b, now := s.benchmark, r.Clock.Now()
+	if b.Status.StartTime == nil {
+		if _, err := generator.TargetOf(b, s.source); err != nil {
+			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+		}
+		if _, err := r.authorities(ctx, b); err != nil {
+			return err
+		}
+	}
+	if s.measured == nil { // a copy that is to be made
+		g := copyOf(s.source, b)
+		if err := take(g, b, replicas, now); err != nil {
+			return err
+		}
+		if err := r.Create(ctx, g); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("QTLSGateway %s: %w", g.Name, err)
+		}
+		return nil
+	}
+	return r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
+}
+
+// patch a gateway as it was read. Where it has changed since, it is looked at
+// again.
+func (r *Reconciler) patch(ctx context.Context, g *v1alpha1.QTLSGateway, change func(*v1alpha1.QTLSGateway) error) error {
+	before := g.DeepCopy()
+	if err := change(g); err != nil {
+		return err
+	}
+	err := r.Patch(ctx, g, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return fmt.Errorf("QTLSGateway %s: %w", g.Name, err)
+	}
+	return nil
+}
+
+// restore the gateway, or delete the copy.
+func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
+	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
+		return outcome{restored: true}, client.IgnoreNotFound(r.Delete(ctx, s.measured, client.Preconditions{UID: &s.measured.UID}))
+	}
+	h, err := holdOf(s.measured)
+	if err != nil || h == nil {
+		return outcome{}, err
+	}
+	asBefore := false
+	err = r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { asBefore = giveBack(g, h); return nil })
+	return outcome{restored: true, leftAsChanged: !asBefore}, client.IgnoreNotFound(err)
+}
+
+// release the gateways that a benchmark of this name has, and that is not there:
+// it was deleted, or is another one of the same name.
+func (r *Reconciler) release(ctx context.Context, benchmark types.NamespacedName, present types.UID, gone bool) error {
+	var list v1alpha1.QTLSGatewayList
+	if err := r.List(ctx, &list, client.InNamespace(benchmark.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		g := &list.Items[i]
+		h, err := holdOf(g)
+		if err != nil || h == nil || h.Benchmark != benchmark.Name || !gone && h.UID == present {
+			continue
+		}
+		if owner := metav1.GetControllerOf(g); owner != nil && owner.UID == h.UID {
+			continue // a copy goes with its benchmark
+		}
+		if err := r.patch(ctx, g.DeepCopy(), func(g *v1alpha1.QTLSGateway) error { giveBack(g, h); return nil }); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) createJob(ctx context.Context, s state, a plan.Action) error {
+	b, m := s.benchmark, a.Measurements[0]
+	target, err := generator.TargetOf(b, s.measured)
+	if err != nil {
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+	}
+	ca, err := r.authorities(ctx, b)
+	if err != nil {
+		return err
+	}
+	if err := r.apply(ctx, b, generator.Files(b, ca)); err != nil {
+		return err
+	}
+	load, err := generator.LoadOf(b, s.plan, m, target, a.Attempt, a.Rate, r.Clock.Now())
+	if err != nil {
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+	}
+	job, err := generator.Job(b, s.measured.Name, m, a.Attempt, load, r.Settings)
+	if err != nil {
+		return err
+	}
+	err = r.Create(ctx, job)
+	if apierrors.IsAlreadyExists(err) {
+		return r.notOurs(ctx, b, job.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("Job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+// notOurs says whether a Job of a name that is needed is somebody else's. One of
+// our own is merely not in the cache yet.
+func (r *Reconciler) notOurs(ctx context.Context, b *v1alpha1.QTLSBenchmark, name string) error {
+	job := &batchv1.Job{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, job)
+	if err == nil && !metav1.IsControlledBy(job, b) {
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "Job %q exists in namespace %q and is not this benchmark's; delete it, or rename the benchmark", name, b.Namespace)
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// apply an object that belongs to the benchmark, unless one of its name is there
+// that does not.
+func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c *corev1.ConfigMap) error {
+	existing := &metav1.PartialObjectMetadata{}
+	existing.SetGroupVersionKind(c.GroupVersionKind())
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(c), existing)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("ConfigMap %s: %w", c.Name, err)
+	}
+	if err == nil && !metav1.IsControlledBy(existing, b) {
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "ConfigMap %q exists in namespace %q and is not this benchmark's; delete or rename it, or rename the benchmark", c.Name, c.Namespace)
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// authorities that clients trust, as one PEM bundle: certificates, and nothing
+// else that the objects may hold.
+func (r *Reconciler) authorities(ctx context.Context, b *v1alpha1.QTLSBenchmark) (string, error) {
+	var bundle strings.Builder
+	for i, ref := range b.Spec.Target.CARefs {
+		data, err := r.authority(ctx, b.Namespace, ref)
+		if err != nil {
+			return "", err
+		}
+		if data == nil {
+			return "", conditions.Waiting(lookForReferences, v1alpha1.ReasonAuthorityNotFound, "spec.target.caRefs[%d]: there is no %s %q with key %q in namespace %q; create it or name another", i, ref.Kind, ref.Name, ref.Key, b.Namespace)
+		}
+		certs, err := keypair.ParseCertificates(data)
+		if err != nil {
+			return "", conditions.Waiting(lookForReferences, v1alpha1.ReasonAuthorityInvalid, "spec.target.caRefs[%d]: %s %q, key %q: %v", i, ref.Kind, ref.Name, ref.Key, err)
+		}
+		bundle.Write((&keypair.KeyPair{Chain: certs}).ChainPEM())
+	}
+	return bundle.String(), nil
+}
+
+func (r *Reconciler) authority(ctx context.Context, namespace string, ref v1alpha1.CAReference) ([]byte, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: ref.Name}
+	if ref.Kind == v1alpha1.CAKindConfigMap {
+		c := &corev1.ConfigMap{}
+		err := r.APIReader.Get(ctx, key, c)
+		if text, ok := c.Data[ref.Key]; ok {
+			return []byte(text), nil
+		}
+		return nil, client.IgnoreNotFound(err)
+	}
+	secret := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, key, secret)
+	return secret.Data[ref.Key], client.IgnoreNotFound(err)
+}
+
+// unreadable is what the pods of a Job that ended well have left, and is no
+// result. To look again does not help.
+type unreadable struct{ error }
+
+// collect what the pods of a Job printed.
+func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (record, error) {
+	i := slices.IndexFunc(s.jobs, func(j batchv1.Job) bool { return j.Name == a.Job })
+	pods, err := r.podsOf(ctx, &s.jobs[i])
+	if err != nil {
+		return record{}, err
+	}
+	result, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
+	var not unreadable
+	if errors.As(err, &not) {
+		return record{Attempt: a.Attempt, Reason: v1alpha1.ReasonResultUnreadable, Message: conditions.Shorten(fmt.Sprintf("Job %q: %v", a.Job, err), 1500)}, nil
+	}
+	if err != nil {
+		return record{}, err
+	}
+	return measured(a.Attempt, result)
+}
+
+// read the shards of a point from the pods' logs and merge them.
+func (r *Reconciler) read(ctx context.Context, pods []corev1.Pod, point string, completions int) (shard.Result, error) {
+	var shards []shard.Shard
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Status.Phase != corev1.PodSucceeded {
+			continue
+		}
+		log, err := r.log(ctx, pod)
+		if err != nil {
+			return shard.Result{}, fmt.Errorf("log of pod %s: %w", pod.Name, err)
+		}
+		found, err := shard.Read(bytes.NewReader(log))
+		switch {
+		case err != nil:
+			return shard.Result{}, unreadable{fmt.Errorf("pod %q: %w", pod.Name, err)}
+		case len(found) != 1:
+			return shard.Result{}, unreadable{fmt.Errorf("pod %q printed %d lines that begin with %q, not 1", pod.Name, len(found), shard.Prefix)}
+		case found[0].Point != point:
+			return shard.Result{}, unreadable{fmt.Errorf("pod %q measured %q, not %q", pod.Name, found[0].Point, point)}
+		}
+		shards = append(shards, found[0])
+	}
+	if len(shards) != completions {
+		return shard.Result{}, unreadable{fmt.Errorf("%d of %d pods that ended well are still there; were some deleted?", len(shards), completions)}
+	}
+	result, err := shard.Merge(shards)
+	if err != nil {
+		return shard.Result{}, unreadable{err}
+	}
+	return result, nil
+}
+
+func (r *Reconciler) log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
+	stream, err := r.Logs(ctx, pod.Namespace, pod.Name, generator.Container)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	return io.ReadAll(io.LimitReader(stream, mostLog))
+}

@@ -1,0 +1,158 @@
+package benchmark
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/conditions"
+)
+
+// state is all that one step depends on.
+type state struct {
+	benchmark *v1alpha1.QTLSBenchmark
+	plan      plan.Plan
+	records   records
+	// source is the gateway that the spec names, measured the one that is
+	// measured: itself, or its copy. Either is nil where it is not there.
+	source, measured *v1alpha1.QTLSGateway
+	jobs             []batchv1.Job
+	observed         plan.Observed
+}
+
+func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
+	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed)}
+	var err error
+	if s.records, err = r.records(ctx, b); err != nil {
+		return s, err
+	}
+	if s.source, err = r.gateway(ctx, b.Namespace, b.Spec.GatewayRef.Name); err != nil {
+		return s, err
+	}
+	s.measured = s.source
+	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
+		if s.measured, err = r.gateway(ctx, b.Namespace, copyName(b)); err != nil {
+			return s, err
+		}
+	}
+	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured)}
+	s.observed.Started = s.observed.Gateway.Since // where the status does not know yet
+	if b.Status.StartTime != nil {
+		s.observed.Started = b.Status.StartTime.Time
+	}
+	var list batchv1.JobList
+	if err := r.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabels{v1alpha1.LabelBenchmark: v1alpha1.LabelValue(b.Name)}); err != nil {
+		return s, fmt.Errorf("Jobs of QTLSBenchmark %s: %w", b.Name, err)
+	}
+	for _, job := range list.Items {
+		if !metav1.IsControlledBy(&job, b) {
+			continue
+		}
+		identity, err := generator.IdentityOf(&job)
+		if err != nil {
+			continue // not the operator's, whatever its owner says
+		}
+		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job)}
+		if j.State == plan.JobFailed {
+			if j.Message, err = r.failure(ctx, &job); err != nil {
+				return s, err
+			}
+		}
+		s.jobs, s.observed.Jobs = append(s.jobs, job), append(s.observed.Jobs, j)
+	}
+	return s, nil
+}
+
+// gateway as it is now; nil if it is not there.
+func (r *Reconciler) gateway(ctx context.Context, namespace, name string) (*v1alpha1.QTLSGateway, error) {
+	g := &v1alpha1.QTLSGateway{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, g)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("QTLSGateway %s: %w", name, err)
+	}
+	return g, nil
+}
+
+func stateOf(job *batchv1.Job) plan.JobState {
+	if job.DeletionTimestamp != nil {
+		return plan.JobGone
+	}
+	for _, c := range job.Status.Conditions {
+		switch {
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == batchv1.JobComplete:
+			return plan.JobComplete
+		case c.Type == batchv1.JobFailed:
+			return plan.JobFailed
+		}
+	}
+	return plan.JobActive
+}
+
+// podsOf a Job.
+func (r *Reconciler) podsOf(ctx context.Context, job *batchv1.Job) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.APIReader.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {
+		return nil, fmt.Errorf("pods of Job %s: %w", job.Name, err)
+	}
+	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !metav1.IsControlledBy(&p, job) })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, nil
+}
+
+// failure says why a Job failed: what Kubernetes says, and the last words of its
+// pods.
+func (r *Reconciler) failure(ctx context.Context, job *batchv1.Job) (string, error) {
+	message := fmt.Sprintf("Job %q failed", job.Name)
+	for _, c := range job.Status.Conditions {
+		if c.Type == batchv1.JobFailed {
+			message += fmt.Sprintf(": %s: %s", c.Reason, c.Message)
+		}
+	}
+	pods, err := r.podsOf(ctx, job)
+	if err != nil {
+		return "", err
+	}
+	for i := range pods {
+		if words := lastWords(&pods[i]); words != "" {
+			message += "; " + words
+		}
+	}
+	return conditions.Shorten(message, 1500), nil
+}
+
+// lastWords of a pod that did not end well.
+func lastWords(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		switch t, w := c.State.Terminated, c.State.Waiting; {
+		case t != nil && t.ExitCode != 0:
+			said := strings.TrimSpace(t.Message)
+			if cut := 600; len(said) > cut {
+				said = "…" + strings.ToValidUTF8(said[len(said)-cut:], "")
+			}
+			return fmt.Sprintf("pod %q ended with exit code %d (%s): %s", pod.Name, t.ExitCode, t.Reason, said)
+		case w != nil:
+			return fmt.Sprintf("pod %q waits: %s: %s", pod.Name, w.Reason, w.Message)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("pod %q has no node: %s", pod.Name, c.Message)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,146 @@
+package benchmark
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// hold is what the annotation of a gateway that is measured says. It is written
+// together with spec.replicas, in one request, so that what is there always says
+// how to put it back, whoever dies in between.
+type hold struct {
+	// Benchmark that measures the gateway.
+	Benchmark string    `json:"benchmark"`
+	UID       types.UID `json:"uid"`
+	// Before is spec.replicas as it was, and Set as the benchmark has made it.
+	Before int32 `json:"before"`
+	Set    int32 `json:"set"`
+	// Generation that the gateway has by that: another one is somebody else's.
+	Generation int64 `json:"generation"`
+	// Since is when it was set.
+	Since time.Time `json:"since"`
+}
+
+// holdOf a gateway; nil if nobody measures it.
+func holdOf(g *v1alpha1.QTLSGateway) (*hold, error) {
+	text, ok := g.Annotations[v1alpha1.AnnotationBenchmark]
+	if !ok {
+		return nil, nil
+	}
+	h := &hold{}
+	if err := json.Unmarshal([]byte(text), h); err != nil || h.Benchmark == "" {
+		return nil, fmt.Errorf("QTLSGateway %q: the annotation %s is none of a benchmark's: %.100q; remove it", g.Name, v1alpha1.AnnotationBenchmark, text)
+	}
+	return h, nil
+}
+
+// take scales a gateway for a benchmark and writes down how to put it back.
+func take(g *v1alpha1.QTLSGateway, b *v1alpha1.QTLSBenchmark, replicas int32, now time.Time) error {
+	h := hold{Benchmark: b.Name, UID: b.UID, Before: resources.Replicas(g), Set: replicas, Generation: g.Generation, Since: now.UTC().Truncate(time.Second)}
+	old, err := holdOf(g)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		h.Before = old.Before
+	}
+	if g.Generation == 0 || g.Spec.Replicas == nil || *g.Spec.Replicas != replicas {
+		h.Generation++
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&g.ObjectMeta, v1alpha1.AnnotationBenchmark, string(text))
+	g.Spec.Replicas = ptr.To(replicas)
+	return nil
+}
+
+// giveBack puts replicas back, unless somebody else has changed them: then his
+// number stays.
+func giveBack(g *v1alpha1.QTLSGateway, h *hold) (asBefore bool) {
+	delete(g.Annotations, v1alpha1.AnnotationBenchmark)
+	if g.Spec.Replicas == nil || *g.Spec.Replicas != h.Set {
+		return false
+	}
+	g.Spec.Replicas = ptr.To(h.Before)
+	return true
+}
+
+// copyName of the temporary copy of a gateway.
+func copyName(b *v1alpha1.QTLSBenchmark) string { return b.Name + "-gateway" }
+
+// copyOf a gateway for a benchmark. Nothing outside the cluster leads to it, and
+// it shares no keys of session tickets with the one that serves.
+func copyOf(g *v1alpha1.QTLSGateway, b *v1alpha1.QTLSBenchmark) *v1alpha1.QTLSGateway {
+	c := &v1alpha1.QTLSGateway{ObjectMeta: generator.Meta(b, copyName(b)), Spec: *g.Spec.DeepCopy()}
+	c.Spec.Service = v1alpha1.ServiceSpec{}
+	c.Spec.SessionResumption.Ring = ""
+	if r := b.Spec.GatewayRef.Resources; r != nil {
+		c.Spec.Resources = r.DeepCopy()
+	}
+	return c
+}
+
+// observe the gateway that is measured: g, which is the one that the spec names
+// or its copy, nil where it is not there. source is the one that the spec names.
+func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway) plan.Gateway {
+	started := b.Status.StartTime != nil
+	if g == nil || g.DeletionTimestamp != nil {
+		switch {
+		case b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace || source == nil && !started:
+			return plan.Gateway{Missing: fmt.Sprintf("QTLSGateway %q", b.Spec.GatewayRef.Name)}
+		case started:
+			return plan.Gateway{Missing: fmt.Sprintf("QTLSGateway %q, the copy of %q,", copyName(b), b.Spec.GatewayRef.Name)}
+		case g != nil:
+			return plan.Gateway{Busy: fmt.Sprintf("QTLSGateway %q is being deleted, and the copy needs its name", g.Name)}
+		}
+		return plan.Gateway{}
+	}
+	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace && !metav1.IsControlledBy(g, b) {
+		return plan.Gateway{Busy: fmt.Sprintf("QTLSGateway %q exists and is not this benchmark's copy of %q; delete or rename it, or rename the benchmark", g.Name, b.Spec.GatewayRef.Name)}
+	}
+	h, err := holdOf(g)
+	switch {
+	case err != nil:
+		return plan.Gateway{Busy: err.Error()}
+	case h == nil:
+		return plan.Gateway{}
+	case h.UID != b.UID:
+		return plan.Gateway{Busy: fmt.Sprintf("QTLSBenchmark %q measures QTLSGateway %q; this one begins when that is over", h.Benchmark, g.Name)}
+	}
+	o := plan.Gateway{Held: true, Replicas: h.Set, Since: h.Since}
+	switch {
+	case resources.Replicas(g) != h.Set:
+		o.Changed = fmt.Sprintf("QTLSGateway %q: spec.replicas was set to %d for the benchmark, and somebody else (an autoscaler?) has set it to %d", g.Name, h.Set, resources.Replicas(g))
+	case g.Generation != h.Generation:
+		o.Changed = fmt.Sprintf("QTLSGateway %q: its spec was changed during the run", g.Name)
+	}
+	o.Programmed, o.Message = programmed(g, h.Set)
+	return o
+}
+
+// programmed says whether all pods of a gateway run what it says, and no others.
+func programmed(g *v1alpha1.QTLSGateway, replicas int32) (bool, string) {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionProgrammed)
+	switch {
+	case g.Status.ObservedGeneration != g.Generation || c == nil || c.ObservedGeneration != g.Generation:
+		return false, fmt.Sprintf("QTLSGateway %q: generation %d is not observed yet", g.Name, g.Generation)
+	case c.Status != metav1.ConditionTrue:
+		return false, fmt.Sprintf("QTLSGateway %q: %s: %s", g.Name, c.Reason, c.Message)
+	case g.Status.ReadyReplicas != replicas || g.Status.Replicas != replicas:
+		return false, fmt.Sprintf("QTLSGateway %q: %d of %d pods are ready, %d are there", g.Name, g.Status.ReadyReplicas, replicas, g.Status.Replicas)
+	}
+	return true, ""
+}

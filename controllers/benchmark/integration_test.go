@@ -1,0 +1,353 @@
+//go:build integration
+
+package benchmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+// wholeRun checks what a run of benchmark() leaves behind: 8 measurements, each
+// made once.
+func wholeRun(w *world, b *v1alpha1.QTLSBenchmark) {
+	w.t.Helper()
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8")
+	if b.Status.StartTime == nil || b.Status.CompletionTime == nil || b.Status.ObservedGeneration != 1 || b.Status.Plan.Measurements != 8 {
+		w.t.Errorf("status %+v", b.Status)
+	}
+	if len(b.Status.Points) != 2 {
+		w.t.Fatalf("points %+v", b.Status.Points)
+	}
+	for i, p := range b.Status.Points {
+		n := int32(i + 1)
+		want := v1alpha1.BenchmarkEstimate{Mean: fmt.Sprintf("%d.0", 100*n), Low: fmt.Sprintf("%d.0", 100*n), High: fmt.Sprintf("%d.0", 100*n)}
+		if p.Mode != "hybrid" || p.Replicas != n || p.Repetitions != 2 || *p.HandshakesPerSecond != want || p.Efficiency.Mean != "1.0000" {
+			w.t.Errorf("point %d: %+v, %+v, %+v", i, p, p.HandshakesPerSecond, p.Efficiency)
+		}
+		// 50 and 100 a second for 5 seconds, twice: too few for a p99.
+		if l := p.Latency; l == nil || l.P50.Duration.Round(100*time.Microsecond) != 1400*time.Microsecond || l.P99 != nil {
+			w.t.Errorf("point %d: latency %+v", i, l)
+		}
+	}
+	report := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(report)
+	var jobs batchv1.JobList
+	if err := w.List(w.t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil || len(jobs.Items) > 0 {
+		w.t.Errorf("Jobs that are left: %v, %v", jobs.Items, err)
+	}
+}
+
+func TestARunInPlaceMeasuresAndPutsTheGatewayBack(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	b := w.benchmark()
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	wholeRun(w, b)
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, `QTLSGateway "web" has the replicas that it had before`)
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+	if len(w.made) != 8 {
+		t.Errorf("Jobs %q", w.made)
+	}
+	// Nobody observes the machines here, and a result without is none.
+	w.condition(b, v1alpha1.ConditionValid, "False", v1alpha1.ReasonPointsInvalid, "NotObserved")
+}
+
+func TestARunOnACopyDoesNotTouchTheGateway(t *testing.T) {
+	w := newWorld(t)
+	before := w.gateway("web").ResourceVersion
+	w.runs = func(n int32) bool {
+		g := w.gateway("web")
+		return n == *g.Spec.Replicas && n == 3 || n < 3
+	}
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.GatewayRef = v1alpha1.BenchmarkGateway{Name: "web", Use: v1alpha1.BenchmarkUseCopy, Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}}
+	})
+	seen := false
+	w.result = func(l load.Load, s shard.Segment) (string, error) {
+		g := w.gateway("scaling-gateway")
+		if seen = true; g.Spec.Resources.Limits.Cpu().String() != "50m" || l.Client.Host != "scaling-gateway-gateway."+w.namespace+".svc" || l.Client.Port != 443 || l.Client.SNI != "web.example.com" {
+			t.Errorf("the copy has %+v, the load %+v", g.Spec.Resources, l.Client)
+		}
+		return ideal(l, s)
+	}
+	w.start()
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	wholeRun(w, b)
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, `QTLSGateway "scaling-gateway", the copy, is deleted`)
+	err := w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "scaling-gateway"}, &v1alpha1.QTLSGateway{})
+	if !apierrors.IsNotFound(err) || !seen {
+		t.Errorf("the copy: %v, seen %v", err, seen)
+	}
+	g := w.gateway("web")
+	if g.Generation != 1 || len(g.Annotations) > 0 {
+		t.Errorf("the gateway was touched: %+v (at first version %s)", g.ObjectMeta, before)
+	}
+}
+
+// An operator dies at each step after it has done what is to be done and before it
+// has written that down. Whoever comes next neither loses nor repeats anything.
+func TestAnOperatorThatDiesAtEachStepLosesAndRepeatsNothing(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark()
+	died, patches := 0, 0
+	watching, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dies := interceptor.NewClient(watching, interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if patches++; patches%2 == 1 {
+				died++
+				return errors.New("the operator is killed")
+			}
+			return c.SubResource(sub).Patch(ctx, o, p, opts...)
+		}})
+	created := 0
+	counted := interceptor.NewClient(dies, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		err := c.Create(ctx, o, opts...)
+		if _, isJob := o.(*batchv1.Job); isJob && err == nil {
+			created++
+		}
+		return err
+	}})
+	for steps := 0; ; steps++ {
+		if steps > 500 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(counted, b); err != nil && !strings.Contains(err.Error(), "killed") {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if w.get(b); b.Status.Phase == v1alpha1.BenchmarkCompleted {
+			break
+		}
+	}
+	if died < 10 || created != 8 {
+		t.Errorf("it died %d times and made %d Jobs, want 8", died, created)
+	}
+	wholeRun(w, b)
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAJobThatFailsIsMadeAgainAndAllThatFailEndTheRun(t *testing.T) {
+	w := newWorld(t)
+	w.result = func(l load.Load, s shard.Segment) (string, error) {
+		return "", errors.New("libssl: no group X25519MLKEM768")
+	}
+	w.start()
+	b := w.benchmark()
+	w.reaches(b, v1alpha1.BenchmarkFailed)
+	w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGeneratorFailed, "libssl: no group X25519MLKEM768")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+	// Two attempts at a capacity, and none at a latency without one.
+	if b.Status.Progress != "3/8" || len(w.made) != 4 || !strings.HasSuffix(w.made[1], "-2") {
+		t.Errorf("%s after %q", b.Status.Progress, w.made)
+	}
+	if p := b.Status.Points[0]; p.Valid || !strings.Contains(strings.Join(p.InvalidBecause, " "), v1alpha1.ReasonGeneratorFailed) {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestADeletedBenchmarkGivesItsGatewayBack(t *testing.T) {
+	w := newWorld(t)
+	w.runs = func(n int32) bool { return n == 3 } // it hangs in the middle
+	w.start()
+	b := w.benchmark()
+	testenv.Eventually(t, func(context.Context) error {
+		if h, err := holdOf(w.gateway("web")); h == nil || err != nil {
+			return fmt.Errorf("the gateway is not scaled: %v", err)
+		}
+		return nil
+	})
+	if err := w.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error { return w.untouched() })
+}
+
+func TestAnOperatorThatStartsPutsGatewaysOfDeletedBenchmarksBack(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark()
+	for range 3 {
+		if _, err := w.step(w.Client, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.untouched() == nil {
+		t.Fatal("the gateway is not scaled")
+	}
+	if err := w.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	testenv.Eventually(t, func(context.Context) error { return w.untouched() })
+}
+
+func TestAGatewayThatNeverRunsIsPutBack(t *testing.T) {
+	w := newWorld(t)
+	w.limits.Programmed = time.Second
+	w.runs = func(n int32) bool { return n == 3 }
+	w.start()
+	b := w.benchmark()
+	w.reaches(b, v1alpha1.BenchmarkFailed)
+	w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGatewayNotProgrammed, "0 of 1 pods are ready")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil || len(w.made) > 0 {
+		t.Errorf("%v; Jobs %q", err, w.made)
+	}
+}
+
+func TestReplicasThatSomebodyElseSetsStay(t *testing.T) {
+	w := newWorld(t)
+	w.runs = func(n int32) bool { return n >= 3 }
+	w.start()
+	b := w.benchmark()
+	w.reaches(b, v1alpha1.BenchmarkRunning)
+	testenv.Eventually(t, func(ctx context.Context) error {
+		g := w.gateway("web")
+		g.Spec.Replicas = ptr.To[int32](5)
+		return w.Update(ctx, g)
+	})
+	w.reaches(b, v1alpha1.BenchmarkFailed)
+	w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGatewayChanged, "somebody else (an autoscaler?) has set it to 5")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonLeftAsChanged, "")
+	if g := w.gateway("web"); *g.Spec.Replicas != 5 || len(g.Annotations) > 0 {
+		t.Errorf("%d replicas, %v", *g.Spec.Replicas, g.Annotations)
+	}
+}
+
+func TestTwoBenchmarksMeasureAGatewayOneAfterTheOther(t *testing.T) {
+	w := newWorld(t)
+	hold := make(chan struct{})
+	w.result = func(l load.Load, s shard.Segment) (string, error) {
+		<-hold
+		return ideal(l, s)
+	}
+	first := w.benchmark()
+	w.start()
+	w.reaches(first, v1alpha1.BenchmarkRunning)
+	second := first.DeepCopy()
+	second.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}
+	second.Status = v1alpha1.QTLSBenchmarkStatus{}
+	w.create(second)
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(second), second); err != nil {
+			return err
+		}
+		for _, c := range second.Status.Conditions {
+			if c.Reason == v1alpha1.ReasonGatewayBusy && strings.Contains(c.Message, `QTLSBenchmark "scaling" measures`) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", second.Status)
+	})
+	close(hold)
+	w.reaches(first, v1alpha1.BenchmarkCompleted)
+	w.reaches(second, v1alpha1.BenchmarkCompleted)
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPodsShareALoad(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Generator.Pods = ptr.To[int32](2) })
+	w.start()
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	wholeRun(w, b)
+}
+
+func TestABadMeasurementIsNoResult(t *testing.T) {
+	for name, c := range map[string]struct {
+		result func(l load.Load, s shard.Segment) (string, error)
+		says   string
+	}{
+		"a result that is cut off": {func(l load.Load, s shard.Segment) (string, error) {
+			text, err := ideal(l, s)
+			return text[:len(text)-10] + "\n", err
+		}, v1alpha1.ReasonResultUnreadable},
+		"none at all": {func(load.Load, shard.Segment) (string, error) { return "running\n", nil }, "printed 0 lines"},
+		"that of another measurement": {func(l load.Load, s shard.Segment) (string, error) {
+			l.Point = "another"
+			return ideal(l, s)
+		}, `measured \"another\"`},
+		"another group than the mode's": {func(l load.Load, s shard.Segment) (string, error) {
+			l.Client.Groups = []string{"X25519"}
+			return ideal(l, s)
+		}, "OtherMode"},
+		"no handshake": {func(l load.Load, s shard.Segment) (string, error) { return print(l, s, 0) }, "NoHandshakes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.result = c.result
+			w.start()
+			b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas, s.Load.Repetitions = []int32{1}, ptr.To[int32](1) })
+			testenv.Eventually(t, func(ctx context.Context) error {
+				if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
+					return err
+				}
+				if b.Status.CompletionTime == nil {
+					return fmt.Errorf("%+v", b.Status)
+				}
+				return nil
+			})
+			p := b.Status.Points[0]
+			if p.Valid || !slices.ContainsFunc(p.InvalidBecause, func(s string) bool { return strings.Contains(strings.ReplaceAll(s, `"`, `\"`), c.says) }) {
+				t.Errorf("%q, want one that says %q", p.InvalidBecause, c.says)
+			}
+		})
+	}
+}
+
+func TestWhatTheSpecNamesIsWaitedForBeforeAnythingIsTouched(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.Target.CARefs[0].Name = "later"
+		s.Target.Listener = "https"
+	})
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		for _, c := range b.Status.Conditions {
+			if c.Reason == v1alpha1.ReasonAuthorityNotFound && strings.Contains(c.Message, `spec.target.caRefs[0]: there is no ConfigMap "later" with key "ca.crt"`) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", b.Status)
+	})
+	if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkPending {
+		t.Errorf("%s, %v", b.Status.Phase, err)
+	}
+	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "later"}, Data: map[string]string{"ca.crt": authority(t)}})
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+}

@@ -1,0 +1,139 @@
+package benchmark
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/conditions"
+)
+
+// planned is the status of a benchmark that has just been seen: what it intends,
+// with a seed of its own where the spec has none.
+func planned(b *v1alpha1.QTLSBenchmark, seed int64, now time.Time) v1alpha1.QTLSBenchmarkStatus {
+	if b.Spec.Load.Seed != nil {
+		seed = *b.Spec.Load.Seed
+	}
+	p := plan.Of(b.Spec, seed)
+	after := v1alpha1.QTLSBenchmarkStatus{ObservedGeneration: b.Generation, Phase: v1alpha1.BenchmarkPending, Conditions: slices.Clone(b.Status.Conditions),
+		Plan:     &v1alpha1.BenchmarkPlan{Seed: seed, Measurements: int32(len(p.Measurements)), Duration: metav1.Duration{Duration: p.Expected}},
+		Progress: progress(p, nil)}
+	conditions.Set(&after.Conditions, v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonPending,
+		fmt.Sprintf("%d measurements are planned, which take about %s", len(p.Measurements), p.Expected.Round(time.Second)), b.Generation, now)
+	return after
+}
+
+func progress(p plan.Plan, rs records) string {
+	return fmt.Sprintf("%d/%d", len(rs), len(p.Measurements))
+}
+
+// summarise says in a status what was done. It is pure.
+func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem) (v1alpha1.QTLSBenchmarkStatus, error) {
+	b, now := s.benchmark, s.observed.Now
+	after := *b.Status.DeepCopy()
+	after.ObservedGeneration = b.Generation
+	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
+		conditions.Set(&after.Conditions, kind, status, reason, message, b.Generation, now)
+	}
+	complete := func(status metav1.ConditionStatus, reason, message string) {
+		set(v1alpha1.ConditionComplete, status, reason, message)
+	}
+
+	for name, one := range done.recorded {
+		s.records[name] = one
+	}
+	if p := progress(s.plan, s.records); p != after.Progress {
+		points, err := pointsOf(b, s.plan, s.records)
+		if err != nil {
+			return after, err
+		}
+		after.Progress, after.Points = p, points
+		judged(points, set)
+	}
+	if problem != nil {
+		complete(metav1.ConditionFalse, problem.Reason, problem.Message)
+		return after, nil
+	}
+	// Also where the gateway was scaled and that could not be written down.
+	if a.Kind == plan.Scale || s.observed.Gateway.Held {
+		if after.Phase == v1alpha1.BenchmarkPending {
+			after.Phase = v1alpha1.BenchmarkRunning
+		}
+		if after.StartTime == nil {
+			after.StartTime = &metav1.Time{Time: now.Truncate(time.Second)}
+		}
+		set(v1alpha1.ConditionRestored, metav1.ConditionFalse, v1alpha1.ReasonGatewayInUse, inUse(b))
+	}
+
+	switch a.Kind {
+	case plan.Scale:
+		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
+	case plan.Wait, plan.WaitProgrammed, plan.CreateJob, plan.WaitJob, plan.Collect:
+		complete(metav1.ConditionFalse, a.Reason, a.Message)
+	case plan.Conclude:
+		after.Phase = v1alpha1.BenchmarkRestoring
+		complete(metav1.ConditionFalse, v1alpha1.ReasonMeasuring, "everything is measured; the gateway is put back")
+	case plan.Abort:
+		after.Phase = v1alpha1.BenchmarkAborting
+		complete(metav1.ConditionFalse, a.Reason, a.Message)
+	case plan.Finish:
+		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
+		if len(after.Points) > 0 {
+			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
+		}
+		if after.Phase == v1alpha1.BenchmarkAborting {
+			after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
+			break
+		}
+		after.Phase = v1alpha1.BenchmarkCompleted
+		complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
+	}
+	restored(&after, s, done, set)
+	return after, nil
+}
+
+func inUse(b *v1alpha1.QTLSBenchmark) string {
+	if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
+		return fmt.Sprintf("the replicas of QTLSGateway %q are the benchmark's to set; they are put back in the end", b.Spec.GatewayRef.Name)
+	}
+	return fmt.Sprintf("QTLSGateway %q is a copy of %q; it is deleted in the end", copyName(b), b.Spec.GatewayRef.Name)
+}
+
+// restored says how the gateway was put back.
+func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+	b := s.benchmark
+	c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionRestored)
+	switch {
+	case done.leftAsChanged:
+		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonLeftAsChanged, fmt.Sprintf("QTLSGateway %q has other replicas than the benchmark gave it: somebody has changed them, so they stay", b.Spec.GatewayRef.Name))
+	// Also where that was done and could not be written down.
+	case done.restored, c != nil && c.Status == metav1.ConditionFalse && after.CompletionTime != nil:
+		message := fmt.Sprintf("QTLSGateway %q has the replicas that it had before", b.Spec.GatewayRef.Name)
+		if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
+			message = fmt.Sprintf("QTLSGateway %q, the copy, is deleted", copyName(b))
+		}
+		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonRestored, message)
+	}
+}
+
+// judged says of all points together whether they are results.
+func judged(points []v1alpha1.BenchmarkPoint, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+	var invalid []string
+	for _, point := range points {
+		if !point.Valid {
+			invalid = append(invalid, fmt.Sprintf("%s with %d replicas: %s", point.Mode, point.Replicas, strings.Join(point.InvalidBecause, "; ")))
+		}
+	}
+	if len(invalid) > 0 {
+		set(v1alpha1.ConditionValid, metav1.ConditionFalse, v1alpha1.ReasonPointsInvalid, fmt.Sprintf("%d of %d points are no results: %s", len(invalid), len(points), strings.Join(invalid, " | ")))
+		return
+	}
+	set(v1alpha1.ConditionValid, metav1.ConditionTrue, v1alpha1.ReasonPointsValid, fmt.Sprintf("each of %d points measures the gateway and nothing else", len(points)))
+}

@@ -1,0 +1,58 @@
+package benchmark
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// gatewayIndex finds the benchmarks that name a gateway.
+const gatewayIndex = "spec.gatewayRef.name"
+
+// workers: benchmarks share the machines that they measure, and a step is short.
+const workers = 2
+
+// SetupWithManager registers the controller and its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.QTLSBenchmark{}, gatewayIndex, func(o client.Object) []string {
+		return []string{o.(*v1alpha1.QTLSBenchmark).Spec.GatewayRef.Name}
+	})
+	if err != nil {
+		return fmt.Errorf("index of QTLSBenchmarks by gateway: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("benchmark").
+		For(&v1alpha1.QTLSBenchmark{}). // its status too: conditions.Write
+		Owns(&batchv1.Job{}).
+		Owns(&v1alpha1.QTLSGateway{}). // copies
+		Watches(&v1alpha1.QTLSGateway{}, handler.EnqueueRequestsFromMapFunc(r.ofGateway)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// ofGateway lists the benchmarks that name a gateway, and the one that has it: that
+// one also where it is there no more, for then the gateway has to be put back.
+func (r *Reconciler) ofGateway(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	if h, err := holdOf(o.(*v1alpha1.QTLSGateway)); err == nil && h != nil {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: h.Benchmark}})
+	}
+	var list v1alpha1.QTLSBenchmarkList
+	if err := r.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.MatchingFields{gatewayIndex: o.GetName()}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the QTLSBenchmarks that name a gateway", "gateway", client.ObjectKeyFromObject(o))
+		return requests
+	}
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}

@@ -1,0 +1,333 @@
+//go:build integration
+
+package benchmark
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// world is a namespace in which the test plays everybody but the controller: the
+// gateways' controller, that of Jobs, and the load generator.
+type world struct {
+	client.Client
+	t         *testing.T
+	namespace string
+	limits    plan.Limits
+
+	mu   sync.Mutex
+	logs map[string]string // by pod
+	made []string          // Jobs, in order
+
+	// runs says whether a gateway comes to run with so many replicas, result what
+	// a pod of a load prints; an error ends it with exit code 1.
+	runs   func(replicas int32) bool
+	result func(l load.Load, segment shard.Segment) (string, error)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{},
+		runs: func(int32) bool { return true }, result: ideal}
+	w.namespace = testenv.Namespace(t, w)
+	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
+	w.create(&v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
+		Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{
+			Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"},
+			CertificateRefs: []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "web-tls"}},
+			Backends:        []v1alpha1.BackendReference{{Name: "web", Port: intstr.FromInt32(80)}},
+		}}}})
+	return w
+}
+
+func (w *world) create(objects ...client.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		if err := w.Create(w.t.Context(), o); err != nil {
+			w.t.Fatalf("%T %s: %v", o, o.GetName(), err)
+		}
+	}
+}
+
+func authority(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// benchmark of 1 and 2 replicas, one mode, twice.
+func (w *world) benchmark(change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1.QTLSBenchmark {
+	w.t.Helper()
+	b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "scaling"}, Spec: v1alpha1.QTLSBenchmarkSpec{
+		GatewayRef: v1alpha1.BenchmarkGateway{Name: "web", Use: v1alpha1.BenchmarkUseInPlace},
+		Target:     v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca"}}},
+		Replicas:   []int32{1, 2},
+		Modes:      []v1alpha1.BenchmarkMode{{Name: "hybrid", Groups: []v1alpha1.Group{"X25519MLKEM768"}, SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65"}}},
+		Load:       v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort},
+	}}
+	for _, f := range change {
+		f(&b.Spec)
+	}
+	w.create(b)
+	return b
+}
+
+// reconciler as the operator has it, on a client of its own.
+func (w *world) reconciler(c client.Client, reader client.Reader, recorder events.EventRecorder) *Reconciler {
+	return &Reconciler{Client: c, APIReader: reader, Clock: clock.RealClock{}, Recorder: recorder, Limits: w.limits, Logs: w.log,
+		Settings: generator.Settings{Image: "k6:test", ImagePullPolicy: corev1.PullIfNotPresent}}
+}
+
+func (w *world) log(_ context.Context, _, pod, container string) (io.ReadCloser, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text, ok := w.logs[pod]
+	if !ok || container != generator.Container {
+		return nil, fmt.Errorf("pod %s has no log of %s", pod, container)
+	}
+	return io.NopCloser(strings.NewReader(text)), nil
+}
+
+// ideal is what a load generator would print of a gateway that scales perfectly:
+// 100 handshakes a second with each replica, of 4 clients each.
+func ideal(l load.Load, segment shard.Segment) (string, error) {
+	perSecond := float64(l.VUs) / 4 * 100
+	if l.Phase == load.Latency {
+		perSecond = float64(l.Rate)
+	}
+	return print(l, segment, int(perSecond*l.Window.Seconds())/l.Pods)
+}
+
+func print(l load.Load, segment shard.Segment, handshakes int) (string, error) {
+	h := shard.Series{Kind: shard.Kind{Group: l.Client.Groups[0], SignatureAlgorithm: l.Client.SignatureAlgorithms[0], Version: "TLSv1.3"}, Count: int64(handshakes), Handshake: &shard.Histogram{}}
+	if l.Client.Resumption {
+		h.Resumed, h.SignatureAlgorithm = true, ""
+	}
+	for i := range handshakes {
+		h.Handshake.Record(time.Millisecond + time.Duration(i%10)*100*time.Microsecond)
+	}
+	line, err := shard.Shard{Version: shard.Version, Point: l.Point, Segment: segment, Start: l.Begin().UnixNano(), End: l.End().UnixNano(),
+		Target: shard.Target{Host: fmt.Sprintf("%s:%d", l.Client.Host, l.Client.Port), SNI: l.Client.SNI}, Iterations: int64(handshakes), Handshakes: []shard.Series{h}}.Line()
+	return "running\n" + line + "\n", err
+}
+
+// play everybody's part once. Conflicts are for the next time.
+func (w *world) play(ctx context.Context) error {
+	var gateways v1alpha1.QTLSGatewayList
+	if err := w.List(ctx, &gateways, client.InNamespace(w.namespace)); err != nil {
+		return err
+	}
+	for i := range gateways.Items {
+		if err := w.program(ctx, &gateways.Items[i]); err != nil {
+			return err
+		}
+	}
+	var jobs batchv1.JobList
+	if err := w.List(ctx, &jobs, client.InNamespace(w.namespace)); err != nil {
+		return err
+	}
+	for i := range jobs.Items {
+		if err := w.work(ctx, &jobs.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unimportant(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// program a gateway, as its controller does.
+func (w *world) program(ctx context.Context, g *v1alpha1.QTLSGateway) error {
+	status := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonProgrammed, ObservedGeneration: g.Generation}
+	n := *g.Spec.Replicas
+	if !w.runs(n) {
+		status.Status, status.Reason, status.Message, n = metav1.ConditionFalse, v1alpha1.ReasonPodsNotReady, "0 of 1 pods are ready", 0
+	}
+	if g.Status.ObservedGeneration == g.Generation && g.Status.ReadyReplicas == n && meta.IsStatusConditionPresentAndEqual(g.Status.Conditions, status.Type, status.Status) {
+		return nil
+	}
+	g.Status.ObservedGeneration, g.Status.Replicas, g.Status.ReadyReplicas = g.Generation, n, n
+	meta.SetStatusCondition(&g.Status.Conditions, status)
+	return unimportant(w.Status().Update(ctx, g))
+}
+
+// work off a Job.
+func (w *world) work(ctx context.Context, job *batchv1.Job) error {
+	if stateOf(job) != plan.JobActive {
+		return nil
+	}
+	w.mu.Lock()
+	if !slices.Contains(w.made, job.Name) {
+		w.made = append(w.made, job.Name)
+	}
+	w.mu.Unlock()
+	l, err := load.Parse(job.Spec.Template.Spec.Containers[0].Env[0].Value)
+	if err != nil {
+		return fmt.Errorf("Job %s: %w", job.Name, err)
+	}
+	failed := false
+	for i := range l.Pods {
+		text, err := w.result(l, shard.Segment{Index: i, Count: l.Pods})
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("%s-%d", job.Name, i), Labels: map[string]string{batchv1.JobNameLabel: job.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}, Spec: job.Spec.Template.Spec}
+		if err := w.Create(ctx, pod); err != nil {
+			return unimportant(err)
+		}
+		pod.Status.Phase = corev1.PodSucceeded
+		if err != nil {
+			failed, pod.Status.Phase = true, corev1.PodFailed
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: generator.Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: err.Error()}}}}
+		}
+		w.mu.Lock()
+		w.logs[pod.Name] = text
+		w.mu.Unlock()
+		if err := w.Status().Update(ctx, pod); err != nil {
+			return unimportant(err)
+		}
+	}
+	now := metav1.Now()
+	job.Status.StartTime = &now
+	is := func(kind batchv1.JobConditionType, reason, message string) {
+		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: now})
+	}
+	if failed {
+		is(batchv1.JobFailureTarget, "BackoffLimitExceeded", "")
+		is(batchv1.JobFailed, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+		job.Status.Failed = 1
+	} else {
+		is(batchv1.JobSuccessCriteriaMet, "CompletionsReached", "")
+		is(batchv1.JobComplete, "CompletionsReached", "")
+		job.Status.CompletionTime, job.Status.Succeeded, job.Status.CompletedIndexes = &now, *job.Spec.Completions, fmt.Sprintf("0-%d", *job.Spec.Completions-1)
+		if *job.Spec.Completions == 1 {
+			job.Status.CompletedIndexes = "0"
+		}
+	}
+	return unimportant(w.Status().Update(ctx, job))
+}
+
+// start the controller as the operator does, with everybody else around it.
+func (w *world) start() (stop func()) {
+	w.t.Helper()
+	mgr := testenv.Manager(w.t)
+	if err := w.reconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("test")).SetupWithManager(mgr); err != nil {
+		w.t.Fatal(err)
+	}
+	stop = testenv.Start(w.t, mgr)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if err := w.play(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+				w.t.Errorf("the world does not play: %v", err)
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	w.t.Cleanup(func() { cancel(); <-done })
+	return stop
+}
+
+// step the controller once, as one that has just started does.
+func (w *world) step(c client.Client, b *v1alpha1.QTLSBenchmark) (ctrl.Result, error) {
+	return w.reconciler(c, w.Client, events.NewFakeRecorder(100)).Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+}
+
+func (w *world) get(o client.Object) {
+	w.t.Helper()
+	if err := w.Get(w.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) gateway(name string) *v1alpha1.QTLSGateway {
+	w.t.Helper()
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	w.get(g)
+	return g
+}
+
+// reaches waits until the benchmark is in a phase.
+func (w *world) reaches(b *v1alpha1.QTLSBenchmark, phase v1alpha1.BenchmarkPhase) {
+	w.t.Helper()
+	testenv.Eventually(w.t, func(ctx context.Context) error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		if b.Status.Phase != phase {
+			return fmt.Errorf("phase %s, not %s: %+v", b.Status.Phase, phase, b.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// condition of a benchmark has to have a status and reason, and to say something.
+func (w *world) condition(b *v1alpha1.QTLSBenchmark, kind string, status metav1.ConditionStatus, reason, says string) {
+	w.t.Helper()
+	c := meta.FindStatusCondition(b.Status.Conditions, kind)
+	if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
+		w.t.Errorf("%s: %+v, want %s for %s, saying %q", kind, c, status, reason, says)
+	}
+}
+
+// untouched says that the gateway is as it was made.
+func (w *world) untouched() error {
+	g := &v1alpha1.QTLSGateway{}
+	if err := w.Get(context.Background(), client.ObjectKey{Namespace: w.namespace, Name: "web"}, g); err != nil {
+		return err
+	}
+	if h, err := holdOf(g); *g.Spec.Replicas != 3 || h != nil || err != nil {
+		return fmt.Errorf("%d replicas, %+v, %v", *g.Spec.Replicas, h, err)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+// Package generator builds the Kubernetes objects of a load generator: one pure
+// function for each.
+package generator
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// Settings are the operator's own, the same for every benchmark.
+type Settings struct {
+	// Image of the load generator: k6 with the module k6/x/qtls.
+	Image            string
+	ImagePullPolicy  corev1.PullPolicy
+	ImagePullSecrets []string
+}
+
+// Container of the pods, whose log has the result.
+const Container = "k6"
+
+const (
+	// folder of the files that a pod reads.
+	folder = "/etc/qtls-benchmark"
+	// CAFile has the authorities that clients trust.
+	CAFile = "ca.crt"
+	uid    = 65532
+
+	// patience is how long a Job may take beyond its load: to be scheduled, to
+	// pull the image, and to end.
+	patience = 3 * time.Minute
+)
+
+// Target is where clients connect to.
+type Target struct {
+	Host       string
+	Port       int32
+	ServerName string
+}
+
+// TargetOf a benchmark, in the gateway that is measured.
+func TargetOf(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway) (Target, error) {
+	listener := &gateway.Spec.Listeners[0]
+	if name := b.Spec.Target.Listener; name != "" {
+		var names []string
+		listener = nil
+		for i := range gateway.Spec.Listeners {
+			l := &gateway.Spec.Listeners[i]
+			if names = append(names, l.Name); l.Name == name {
+				listener = l
+			}
+		}
+		if listener == nil {
+			return Target{}, fmt.Errorf("spec.target.listener: QTLSGateway %q has no listener %q; it has %s", b.Spec.GatewayRef.Name, name, strings.Join(names, ", "))
+		}
+	}
+	t := Target{Host: fmt.Sprintf("%s.%s.svc", resources.Name(gateway.Name), gateway.Namespace), Port: listener.Port, ServerName: string(b.Spec.Target.ServerName)}
+	if t.ServerName == "" && len(listener.Hostnames) > 0 {
+		t.ServerName = string(listener.Hostnames[0])
+	}
+	if t.ServerName == "" || strings.HasPrefix(t.ServerName, "*") {
+		return Target{}, fmt.Errorf("spec.target.serverName: listener %q of QTLSGateway %q has no host name that is no wildcard; say which name clients ask for", listener.Name, b.Spec.GatewayRef.Name)
+	}
+	return t, nil
+}
+
+// Point names a measurement of a benchmark: one that was deleted and made again
+// is another.
+func Point(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
+	return string(b.UID) + "/" + m.Name()
+}
+
+// Pods that share the load.
+func Pods(b *v1alpha1.QTLSBenchmark) int32 { return ptr.Deref(b.Spec.Generator.Pods, 1) }
+
+// LoadOf a measurement at a rate, by the pods of an attempt that is made now.
+func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target, attempt int32, rate float64, now time.Time) (load.Load, error) {
+	l := load.Load{
+		Version: load.Version, Point: Point(b, m), Pods: int(Pods(b)),
+		// Who comes too late fails, and is given more time by the next attempt.
+		Start:  now.Add(time.Duration(attempt) * plan.StartDelay(Pods(b))).UnixNano(),
+		WarmUp: p.Load.WarmUp, Window: p.Load.Duration,
+		Phase: load.Capacity, VUs: max(int(p.Load.VirtualUsersPerReplica*m.Replicas), int(Pods(b))),
+		Operation: load.Handshake,
+		Client:    load.Client{Host: t.Host, Port: int(t.Port), SNI: t.ServerName, CAFile: folder + "/" + CAFile},
+	}
+	if m.Phase == plan.Latency {
+		l.Phase, l.Rate = load.Latency, max(1, int(math.Round(rate)))
+		// A rate below the capacity needs fewer clients than that had, except for
+		// moments; who finds none free is counted as dropped.
+		l.VUs *= 2
+	}
+	i := slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })
+	if i < 0 {
+		return load.Load{}, fmt.Errorf("spec.modes has no mode %q", m.Mode)
+	}
+	mode := b.Spec.Modes[i]
+	l.Client.Resumption = mode.Handshake == v1alpha1.BenchmarkHandshakeResumed
+	for _, name := range mode.Groups {
+		g, ok := algorithms.LookupGroup(name)
+		if !ok {
+			return load.Load{}, fmt.Errorf("spec.modes: mode %q has the group %q, which this operator does not know", mode.Name, name)
+		}
+		l.Client.Groups = append(l.Client.Groups, g.OpenSSL)
+	}
+	for _, name := range mode.SignatureSchemes {
+		l.Client.SignatureAlgorithms = append(l.Client.SignatureAlgorithms, string(name))
+	}
+	return l, l.Validate()
+}
+
+// Labels of everything that belongs to a benchmark.
+func Labels(benchmark string) map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/name":      "qtls-benchmark",
+		v1alpha1.LabelBenchmark:       v1alpha1.LabelValue(benchmark),
+		v1alpha1.LabelManagedBy:       v1alpha1.LabelManagedByValue,
+		"app.kubernetes.io/component": "load-generator",
+	}
+}
+
+// Meta of an object that belongs to a benchmark.
+func Meta(b *v1alpha1.QTLSBenchmark, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: b.Namespace, Name: name, Labels: Labels(b.Name),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("QTLSBenchmark"))},
+	}
+}
+
+// FilesName of the ConfigMap with the files that pods read.
+func FilesName(benchmark string) string { return benchmark + "-generator" }
+
+// Files that pods read.
+func Files(b *v1alpha1.QTLSBenchmark, ca string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: Meta(b, FilesName(b.Name)),
+		Data:       map[string]string{CAFile: ca},
+	}
+}
+
+// JobName of an attempt at a measurement.
+func JobName(benchmark string, m plan.Measurement, attempt int32) string {
+	return fmt.Sprintf("%s-%04d-%d", benchmark, m.Number, attempt)
+}
+
+// Identity is what a Job's annotation says of it.
+type Identity struct {
+	Measurement string `json:"measurement"`
+	Attempt     int32  `json:"attempt"`
+}
+
+// IdentityOf a Job.
+func IdentityOf(job *batchv1.Job) (Identity, error) {
+	var i Identity
+	err := json.Unmarshal([]byte(job.Annotations[v1alpha1.AnnotationMeasurement]), &i)
+	return i, err
+}
+
+// Job that makes a load.
+func Job(b *v1alpha1.QTLSBenchmark, gateway string, m plan.Measurement, attempt int32, l load.Load, s Settings) (*batchv1.Job, error) {
+	text, err := l.Text()
+	if err != nil {
+		return nil, err
+	}
+	identity, err := json.Marshal(Identity{m.Name(), attempt})
+	if err != nil {
+		return nil, err
+	}
+	meta := Meta(b, JobName(b.Name, m, attempt))
+	meta.Annotations = map[string]string{v1alpha1.AnnotationMeasurement: string(identity)}
+	takes := patience + time.Duration(attempt)*plan.StartDelay(int32(l.Pods)) + l.WarmUp + l.Window
+	return &batchv1.Job{
+		TypeMeta:   metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
+		ObjectMeta: meta,
+		Spec: batchv1.JobSpec{
+			CompletionMode:        ptr.To(batchv1.IndexedCompletion), // the index says which segment of the load is a pod's
+			Completions:           ptr.To(int32(l.Pods)),
+			Parallelism:           ptr.To(int32(l.Pods)),
+			BackoffLimit:          ptr.To[int32](0), // a part of the load that comes later measures something else
+			ActiveDeadlineSeconds: ptr.To(int64(takes.Seconds())),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: Labels(b.Name)},
+				Spec:       podSpec(b, gateway, text, s),
+			},
+		},
+	}, nil
+}
+
+func podSpec(b *v1alpha1.QTLSBenchmark, gateway, text string, s Settings) corev1.PodSpec {
+	var pullSecrets []corev1.LocalObjectReference
+	for _, name := range s.ImagePullSecrets {
+		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	needs := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
+	if r := b.Spec.Generator.Resources; r != nil {
+		needs = *r
+	}
+	return corev1.PodSpec{
+		RestartPolicy:                 corev1.RestartPolicyNever,
+		AutomountServiceAccountToken:  ptr.To(false),
+		EnableServiceLinks:            ptr.To(false),
+		TerminationGracePeriodSeconds: ptr.To[int64](5),
+		ImagePullSecrets:              pullSecrets,
+		NodeSelector:                  b.Spec.Generator.NodeSelector,
+		Tolerations:                   b.Spec.Generator.Tolerations,
+		// What makes the load and what bears it should not share a machine.
+		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: resources.Selector(gateway)},
+			}}},
+		}},
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](uid), RunAsGroup: ptr.To[int64](uid),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{{
+			Name:            Container,
+			Image:           s.Image,
+			ImagePullPolicy: s.ImagePullPolicy,
+			Env:             []corev1.EnvVar{{Name: load.Variable, Value: text}},
+			Resources:       needs,
+			// Why it failed is in the pod's status too.
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+			VolumeMounts: []corev1.VolumeMount{{Name: "files", MountPath: folder, ReadOnly: true}},
+		}},
+		Volumes: []corev1.Volume{{Name: "files", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: FilesName(b.Name)},
+		}}}},
+	}
+}
