@@ -123,7 +123,8 @@ func TestTheOperatorPodIsRestricted(t *testing.T) {
 func TestArgumentsOfTheOperator(t *testing.T) {
 	always := []string{
 		"--leader-elect", "--namespace=$(POD_NAMESPACE)", "--gateway-image=ghcr.io/qtls-dev/qtls-gateway:" + version.Version,
-		"--redis-image=ghcr.io/qtls-dev/qtls-redis:" + version.Version, "--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
+		"--redis-image=ghcr.io/qtls-dev/qtls-redis:" + version.Version, "--hsm-image=ghcr.io/qtls-dev/qtls-hsm:" + version.Version,
+		"--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
 	}
 	for values, want := range map[string][]string{
 		"":                            nil,
@@ -131,6 +132,7 @@ func TestArgumentsOfTheOperator(t *testing.T) {
 		"logLevel: DEBUG":             {"--log-level=DEBUG"},
 		"gatewayImage: {tag: v2}":     {"--gateway-image=ghcr.io/qtls-dev/qtls-gateway:v2"},
 		"redisImage: {tag: v3}":       {"--redis-image=ghcr.io/qtls-dev/qtls-redis:v3"},
+		"hsmImage: {tag: v4}":         {"--hsm-image=ghcr.io/qtls-dev/qtls-hsm:v4"},
 		"gatewayImage: {pullPolicy: Always, pullSecrets: [a, b]}": {
 			"--gateway-image-pull-policy=Always", "--gateway-image-pull-secrets=a,b",
 		},

@@ -116,7 +116,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 		used[m[1]] = true
 	}
 	// An image is handed to qtls.image whole; which reads these of it.
-	for _, image := range []string{"image", "gatewayImage", "redisImage"} {
+	for _, image := range []string{"image", "gatewayImage", "redisImage", "hsmImage"} {
 		if used[image] {
 			for _, field := range []string{"repository", "tag", "digest"} {
 				used[image+"."+field] = true
