@@ -101,6 +101,10 @@ bench-crypto: deps ## HAProxy's CPU for a handshake with and without the fast pa
 bench-resumption: deps ## HAProxy's CPU for full and resumed handshakes: hybrid, classical RSA-4096 and post-quantum only
 	@go -C hack/images run . handshake resumption
 
+.PHONY: bench-hsm
+bench-hsm: deps ## Handshakes with keys in HSMs: what each way to a token costs, and what a slow one does, with ASYNC and without
+	@go -C hack/images run . handshake hsm
+
 .PHONY: images
 images: deps ## Build the container images
 	go -C hack/images run . build

@@ -103,6 +103,7 @@ func suites(set settings) []suite {
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),
 			check("the KpqC cases with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "demo", "--seconds", "2"),
 			check("the fast path in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "cost", "--rounds", "2", "--handshakes", "20"),
+			check("keys in HSMs with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("resumption in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "resumption", "--rounds", "2", "--handshakes", "20"),
 		}},
 		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
