@@ -68,14 +68,14 @@ test-chart: deps $(QTLS_CLUSTER) $(TESTRUN) ## The Helm chart
 test-crypto: deps $(TESTRUN) ## Images, and real handshakes with the gateway's HAProxy and OpenSSL
 	@$(TESTRUN) crypto
 test-e2e: deps $(QTLS_CLUSTER) $(TESTRUN) ## The local cluster, the quickstart and the end-to-end tests on clusters (E2E=REGEXP narrows)
-	@E2E='$(E2E)' $(TESTRUN) e2e
+	@E2E='$(E2E)' $(TESTRUN) $(if $(E2E),,cluster) e2e
 
 .PHONY: test-asan
 test-asan: deps $(TESTRUN) ## The Rust workspace's tests and HAProxy with AddressSanitizer in them (not in `make test`)
 	@$(TESTRUN) asan
 
 .PHONY: fuzz
-fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives each 10s)
+fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives each 5s)
 	@FUZZTIME=$(FUZZTIME) $(TESTRUN) fuzz
 
 ##@ Code
@@ -100,6 +100,10 @@ bench-crypto: deps ## HAProxy's CPU for a handshake with and without the fast pa
 .PHONY: bench-resumption
 bench-resumption: deps ## HAProxy's CPU for full and resumed handshakes: hybrid, classical RSA-4096 and post-quantum only
 	@go -C hack/images run . handshake resumption
+
+.PHONY: bench-hsm
+bench-hsm: deps ## Handshakes with keys in HSMs: what each way to a token costs, and what a slow one does, with ASYNC and without
+	@go -C hack/images run . handshake hsm
 
 .PHONY: images
 images: deps ## Build the container images

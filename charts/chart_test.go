@@ -54,7 +54,7 @@ func TestWhatIsInstalledByDefault(t *testing.T) {
 		kinds[kind]++
 	}
 	want := map[string]int{
-		"CustomResourceDefinition": 5, "Deployment": 1, "Service": 1, "ServiceAccount": 1,
+		"CustomResourceDefinition": 7, "Deployment": 1, "Service": 1, "ServiceAccount": 1,
 		"ClusterRole":        4,                   // the operator's, the approver's, view and edit
 		"ClusterRoleBinding": 2,                   // the operator's, the approver's
 		"Role":               1, "RoleBinding": 1, // of the operator's own namespace
@@ -123,7 +123,8 @@ func TestTheOperatorPodIsRestricted(t *testing.T) {
 func TestArgumentsOfTheOperator(t *testing.T) {
 	always := []string{
 		"--leader-elect", "--namespace=$(POD_NAMESPACE)", "--gateway-image=ghcr.io/qtls-dev/qtls-gateway:" + version.Version,
-		"--redis-image=ghcr.io/qtls-dev/qtls-redis:" + version.Version, "--k6-image=ghcr.io/qtls-dev/qtls-k6:" + version.Version,
+		"--redis-image=ghcr.io/qtls-dev/qtls-redis:" + version.Version, "--hsm-image=ghcr.io/qtls-dev/qtls-hsm:" + version.Version,
+		"--k6-image=ghcr.io/qtls-dev/qtls-k6:" + version.Version,
 		"--gateway-image-pull-policy=IfNotPresent", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081", "--log-level=INFO",
 	}
 	for values, want := range map[string][]string{
@@ -132,6 +133,7 @@ func TestArgumentsOfTheOperator(t *testing.T) {
 		"logLevel: DEBUG":             {"--log-level=DEBUG"},
 		"gatewayImage: {tag: v2}":     {"--gateway-image=ghcr.io/qtls-dev/qtls-gateway:v2"},
 		"redisImage: {tag: v3}":       {"--redis-image=ghcr.io/qtls-dev/qtls-redis:v3"},
+		"hsmImage: {tag: v4}":         {"--hsm-image=ghcr.io/qtls-dev/qtls-hsm:v4"},
 		"k6Image: {tag: v5}":          {"--k6-image=ghcr.io/qtls-dev/qtls-k6:v5"},
 		"gatewayImage: {pullPolicy: Always, pullSecrets: [a, b]}": {
 			"--gateway-image-pull-policy=Always", "--gateway-image-pull-secrets=a,b",

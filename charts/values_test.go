@@ -112,11 +112,11 @@ func TestEveryValueIsUsed(t *testing.T) {
 		templates.Write(data)
 	}
 	used := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\.Values\.([A-Za-z.]+)`).FindAllStringSubmatch(templates.String(), -1) {
+	for _, m := range regexp.MustCompile(`\.Values\.([A-Za-z0-9.]+)`).FindAllStringSubmatch(templates.String(), -1) {
 		used[m[1]] = true
 	}
 	// An image is handed to qtls.image whole; which reads these of it.
-	for _, image := range []string{"image", "gatewayImage", "redisImage", "k6Image"} {
+	for _, image := range []string{"image", "gatewayImage", "redisImage", "hsmImage", "k6Image"} {
 		if used[image] {
 			for _, field := range []string{"repository", "tag", "digest"} {
 				used[image+"."+field] = true

@@ -19,6 +19,9 @@ const (
 	ConditionSessionResumption = "SessionResumption"
 	// ConditionIssuing (PQCCertificate): a certificate is being issued.
 	ConditionIssuing = "Issuing"
+	// ConditionDevelopment (HSMPool): keys are in software. It is not there where
+	// none are.
+	ConditionDevelopment = "Development"
 	// ConditionComplete (QTLSBenchmark): everything is measured and reported.
 	ConditionComplete = "Complete"
 	// ConditionValid (QTLSBenchmark): each point measures the gateway and nothing
@@ -122,6 +125,11 @@ const (
 	ReasonPINLocked     = "PINLocked"
 	ReasonPINExpired    = "PINExpired"
 	ReasonTokenNotFound = "TokenNotFound"
+	// ReasonDaemonNotReady: the pod of a daemon that the operator runs is not
+	// ready.
+	ReasonDaemonNotReady = "DaemonNotReady"
+	// ReasonSoftToken: a member is a token in software, for development.
+	ReasonSoftToken = "SoftToken"
 	// ReasonTokenFailed: the token or its library fails for a reason of its own.
 	ReasonTokenFailed = "TokenFailed"
 
@@ -182,6 +190,10 @@ const (
 	LabelGateway = GroupName + "/gateway"
 	// LabelCertificate on everything that belongs to a PQCCertificate: its name.
 	LabelCertificate = GroupName + "/certificate"
+	// LabelHSMPool and LabelHSMMember on everything that belongs to a daemon of
+	// an HSMPool: the names of the pool and the member.
+	LabelHSMPool   = GroupName + "/hsm-pool"
+	LabelHSMMember = GroupName + "/hsm-member"
 	// AnnotationBenchmark on a QTLSGateway that a QTLSBenchmark measures: which one
 	// it is, and how to put the gateway back, in JSON.
 	AnnotationBenchmark = GroupName + "/benchmark"

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // HSMPool is a set of HSM tokens that hold the same keys: what needs a
 // signature takes it from any of them that can make it.
@@ -10,9 +14,11 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:shortName=hsm,categories=qtls
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Up",type=string,JSONPath=`.status.up`,description="Members that can sign, of those in the spec"
+// +kubebuilder:printcolumn:name="Development",type=string,JSONPath=`.status.conditions[?(@.type=="Development")].status`,description="Whether keys are in software, and the pool is not for production"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name: at most 40 characters, so that the names of the pool's own objects fit"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') || self.spec.members.all(m, has(m.remote))",message="metadata.name: a letter, and then letters, digits and '-', where the operator runs a member: a Service is named after it"
 type HSMPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -44,6 +50,7 @@ type HSMPoolSpec struct {
 }
 
 // HSMMember is one token.
+// +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is either remote or softToken"
 type HSMMember struct {
 	// name of the member: unique in its pool, a DNS label.
 	// +required
@@ -54,8 +61,44 @@ type HSMMember struct {
 
 	// remote is a token behind an hsmd that runs already, such as on the host
 	// that an HSM is attached to.
-	// +required
-	Remote RemoteHSM `json:"remote"`
+	// +optional
+	Remote *RemoteHSM `json:"remote,omitempty"`
+	// softToken is a token in software that the operator runs, for development
+	// and tests. Not for production: whoever reads its volume and its PIN has its
+	// keys.
+	// +optional
+	SoftToken *SoftToken `json:"softToken,omitempty"`
+}
+
+// SoftToken is a token in software: kryoptic, behind an hsmd of its own.
+type SoftToken struct {
+	// storage of the token's keys. It stays as it is: another storage is another
+	// member.
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="storage: it cannot be changed, for the keys are there; add a member with another name"
+	Storage SoftTokenStorage `json:"storage,omitempty"`
+	// resources of the daemon. Default: 10m CPU and 32Mi memory requested, 256Mi
+	// memory at most.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// SoftTokenStorage says where the keys of a token in software lie: in a
+// PersistentVolumeClaim, which is deleted with the pool or the member.
+// +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName)))",message="storage: ephemeral storage has no size and no storageClassName"
+type SoftTokenStorage struct {
+	// size of the volume. Default: 64Mi.
+	// +optional
+	Size *resource.Quantity `json:"size,omitempty"`
+	// storageClassName of the volume. Default: the cluster's own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName *string `json:"storageClassName,omitempty"`
+	// ephemeral keeps the keys in the pod, and loses them with it: for tests, and
+	// for clusters that provide no volumes.
+	// +optional
+	Ephemeral bool `json:"ephemeral,omitempty"`
 }
 
 // RemoteHSM says where an hsmd is. It is spoken to over mutual TLS 1.3 with
@@ -87,7 +130,7 @@ type HSMPoolStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions: Ready.
+	// conditions: Ready, and Development where a member is a token in software.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

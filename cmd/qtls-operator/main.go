@@ -55,6 +55,7 @@ type options struct {
 	watchNamespaces  string
 	gatewayImage     string
 	redisImage       string
+	hsmImage         string
 	k6Image          string
 	imagePullPolicy  string
 	imagePullSecrets string
@@ -71,6 +72,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.watchNamespaces, "watch-namespaces", "", "comma-separated namespaces to serve; empty serves all")
 	fs.StringVar(&o.gatewayImage, "gateway-image", "", "image of the gateway pods: HAProxy and the agent")
 	fs.StringVar(&o.redisImage, "redis-image", "", "image of the embedded ticket stores: Valkey")
+	fs.StringVar(&o.hsmImage, "hsm-image", "", "image of the daemons of HSMPools: hsmd, and a token in software")
 	fs.StringVar(&o.k6Image, "k6-image", "", "image of benchmarks' load generators: k6 with the module k6/x/qtls")
 	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
 	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
@@ -90,6 +92,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("--gateway-image is needed: the image that gateway pods run")
 	case o.redisImage == "":
 		return o, fmt.Errorf("--redis-image is needed: the image that embedded ticket stores run")
+	case o.hsmImage == "":
+		return o, fmt.Errorf("--hsm-image is needed: the image that the daemons of HSMPools run")
 	case o.k6Image == "":
 		return o, fmt.Errorf("--k6-image is needed: the image that benchmarks' load generators run")
 	}
@@ -172,7 +176,8 @@ func setUpCertificates(mgr ctrl.Manager, o options) error {
 	if err := (&request.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("request controller: %w", err)
 	}
-	pools := &hsmpoolcontroller.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, Clients: hsms, Interval: hsmpoolcontroller.Interval}
+	pools := &hsmpoolcontroller.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, Clients: hsms, Settings: settings(o),
+		Interval: hsmpoolcontroller.Interval}
 	if err := pools.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("HSMPool controller: %w", err)
 	}
@@ -197,8 +202,7 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 		APIReader: mgr.GetAPIReader(),
 		Clock:     clock.RealClock{},
 		Recorder:  mgr.GetEventRecorder("qtls-operator"),
-		Settings: resources.Settings{Image: o.gatewayImage, RedisImage: o.redisImage, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy),
-			ImagePullSecrets: o.pullSecrets(), OperatorNamespace: o.namespace},
+		Settings:  settings(o),
 		Observer:  observer,
 		Authority: authority,
 		Rings:     keeper,
@@ -207,22 +211,25 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 }
 
 func setUpBenchmarks(mgr ctrl.Manager, o options) error {
+	s := settings(o)
 	logs, err := benchmark.PodLogs(mgr.GetConfig())
 	if err != nil {
 		return err
 	}
 	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
-		Settings: generator.Settings{Image: o.k6Image, ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy), ImagePullSecrets: o.pullSecrets()},
+		Settings: generator.Settings{Image: o.k6Image, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
 		Limits:   plan.DefaultLimits, Logs: logs,
 	}).SetupWithManager(mgr)
 }
 
-// pullSecrets of the pods that the operator makes.
-func (o options) pullSecrets() []string {
-	if o.imagePullSecrets == "" {
-		return nil
+// settings are what the pods that the operator makes run with.
+func settings(o options) resources.Settings {
+	s := resources.Settings{Image: o.gatewayImage, RedisImage: o.redisImage, HSMImage: o.hsmImage,
+		ImagePullPolicy: corev1.PullPolicy(o.imagePullPolicy), OperatorNamespace: o.namespace}
+	if o.imagePullSecrets != "" {
+		s.ImagePullSecrets = strings.Split(o.imagePullSecrets, ",")
 	}
-	return strings.Split(o.imagePullSecrets, ",")
+	return s
 }
 
 // cacheFor keeps memory small: of pods only the gateways', of Jobs only the
@@ -236,12 +243,17 @@ func cacheFor(o options) (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, err
 	}
+	isPools, err := labels.NewRequirement(v1alpha1.LabelHSMPool, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, err
+	}
 	options := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                {Label: labels.NewSelector().Add(*isGateways), Transform: slimPod},
-			&batchv1.Job{}:               {Label: labels.NewSelector().Add(*isBenchmarks)},
-			&discoveryv1.EndpointSlice{}: {Transform: slimEndpointSlice},
+			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*isGateways), Transform: slimPod},
+			&corev1.PersistentVolumeClaim{}: {Label: labels.NewSelector().Add(*isPools)},
+			&discoveryv1.EndpointSlice{}:    {Transform: slimEndpointSlice},
+			&batchv1.Job{}:                  {Label: labels.NewSelector().Add(*isBenchmarks)},
 		},
 		SyncPeriod: new(10 * time.Hour),
 	}

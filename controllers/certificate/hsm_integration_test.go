@@ -27,7 +27,7 @@ func (w *world) withPool(name string, members int) []*hsmtest.Server {
 	for i := range members {
 		s := hsmtest.Serve(w.t, authority)
 		servers = append(servers, s)
-		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: v1alpha1.RemoteHSM{
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: &v1alpha1.RemoteHSM{
 			Address: v1alpha1.StoreAddress(s.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: secret.Name}}})
 	}
 	w.create(secret, pool)

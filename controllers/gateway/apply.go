@@ -7,14 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
-	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
 )
@@ -82,31 +80,8 @@ func (r *Reconciler) readerOf(o client.Object) client.Reader {
 // applyObject applies one object, unless one of its name is there already that
 // this gateway does not own.
 func (r *Reconciler) applyObject(ctx context.Context, g *v1alpha1.QTLSGateway, o client.Object) error {
-	kind := o.GetObjectKind().GroupVersionKind()
-	existing := &metav1.PartialObjectMetadata{}
-	existing.SetGroupVersionKind(kind)
-	err := r.readerOf(o).Get(ctx, client.ObjectKeyFromObject(o), existing)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
-	}
-	if err == nil && !metav1.IsControlledBy(existing, g) {
-		// No event tells that the name is free: it is looked at again.
-		return conditions.Waiting(lookForFreeName, v1alpha1.ReasonNotApplied,
-			"%s %q exists in namespace %q and is not this gateway's; delete or rename it, or rename the gateway", kind.Kind, o.GetName(), o.GetNamespace())
-	}
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return err
-	}
-	u := &unstructured.Unstructured{Object: object}
-	unstructured.RemoveNestedField(u.Object, "status") // what a typed object always writes and nobody meant
-	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
-	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
-	}
-	return nil
+	_, err := owned.Apply(ctx, r.Client, r.readerOf(o), g, "gateway", o)
+	return err
 }
 
 // agentSecret is the agents' certificate when it has to be made or renewed.

@@ -48,10 +48,6 @@ const issuingGrace = 15 * time.Second
 // and for the agents' own, which are renewed long before their end.
 const lookAgain = 6 * time.Hour
 
-// lookForFreeName is how often it is looked whether a name that somebody else
-// had is free.
-const lookForFreeName = 10 * time.Second
-
 // Reconciler reconciles QTLSGateways.
 type Reconciler struct {
 	client.Client

@@ -41,7 +41,7 @@ func TestAPoolFollowsItsMembers(t *testing.T) {
 	authority := hsmtest.NewAuthority(t)
 	a, b := hsmtest.Serve(t, authority), hsmtest.Serve(t, authority)
 	member := func(name string, s *hsmtest.Server) v1alpha1.HSMMember {
-		return v1alpha1.HSMMember{Name: name, Remote: v1alpha1.RemoteHSM{Address: v1alpha1.StoreAddress(s.Address),
+		return v1alpha1.HSMMember{Name: name, Remote: &v1alpha1.RemoteHSM{Address: v1alpha1.StoreAddress(s.Address),
 			ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "hsm-client"}}}
 	}
 	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pool"},

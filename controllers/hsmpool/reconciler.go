@@ -1,5 +1,6 @@
-// Package hsmpool keeps the status of HSMPools: which members can sign, and of
-// the others, why not. It asks each member's hsmd, again and again.
+// Package hsmpool keeps HSMPools: it runs the daemons of members that are the
+// operator's to run, and says in the status which members can sign, and of the
+// others, why not. It asks each member's hsmd, again and again.
 package hsmpool
 
 import (
@@ -22,6 +23,7 @@ import (
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/resources"
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools,verbs=get;list;watch
@@ -41,6 +43,8 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 	// Clients of the members.
 	Clients *hsmpool.Clients
+	// Settings are what daemons run with.
+	Settings resources.Settings
 	// Interval is how often members are asked.
 	Interval time.Duration
 
@@ -48,6 +52,8 @@ type Reconciler struct {
 	// looks are the latest at each pool's members: a status that was written
 	// brings the next reconciliation, which asks nobody.
 	looks map[types.NamespacedName]look
+	// daemons are what was last written for them.
+	daemons map[types.NamespacedName]provided
 }
 
 // look at a pool's members.
@@ -68,12 +74,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 	if !pool.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
+	problems, err := r.provide(ctx, pool)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	members, err := r.Clients.Open(ctx, r.APIReader, pool)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	l := r.look(ctx, key.NamespacedName, members)
-	if err := r.report(ctx, pool, summarise(pool, l.observations, r.Clock.Now())); err != nil {
+	observations := blame(pool, l.observations, problems, func(member string) *conditions.Problem { return r.waitsFor(ctx, pool, member) })
+	if err := r.report(ctx, pool, summarise(pool, observations, r.Clock.Now())); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: max(r.Interval-time.Since(l.at), time.Millisecond)}, nil
@@ -106,6 +117,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.looks, pool)
+	delete(r.daemons, pool)
 }
 
 // report writes the status if it has changed, and events of members that come

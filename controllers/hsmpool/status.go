@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -35,14 +36,31 @@ func summarise(pool *v1alpha1.HSMPool, observations []hsmpool.Observation, now t
 	state := metav1.ConditionTrue
 	switch {
 	case up == len(observations):
-		reason, messages = v1alpha1.ReasonReady, []string{fmt.Sprintf("each of %d members can sign", up)}
+		reason, messages = v1alpha1.ReasonReady, slices.Insert(messages, 0, fmt.Sprintf("each of %d members can sign", up))
 	case up > 0:
 		reason, messages = v1alpha1.ReasonDegraded, slices.Insert(messages, 0, fmt.Sprintf("%d of %d members can sign", up, len(observations)))
 	default:
 		state = metav1.ConditionFalse
 	}
 	conditions.Set(&after.Conditions, v1alpha1.ConditionReady, state, reason, strings.Join(messages, "; "), pool.Generation, now)
+	markDevelopment(pool, &after.Conditions, now)
 	return after
+}
+
+// markDevelopment says which members are no HSMs.
+func markDevelopment(pool *v1alpha1.HSMPool, list *[]metav1.Condition, now time.Time) {
+	var soft []string
+	for _, m := range pool.Spec.Members {
+		if m.SoftToken != nil {
+			soft = append(soft, fmt.Sprintf("%q", m.Name))
+		}
+	}
+	if len(soft) == 0 {
+		meta.RemoveStatusCondition(list, v1alpha1.ConditionDevelopment)
+		return
+	}
+	conditions.Set(list, v1alpha1.ConditionDevelopment, metav1.ConditionTrue, v1alpha1.ReasonSoftToken,
+		fmt.Sprintf("not for production: of member %s the keys are in software, for development and tests", strings.Join(soft, ", ")), pool.Generation, now)
 }
 
 func memberStatus(o hsmpool.Observation, before []v1alpha1.HSMMemberStatus, now time.Time) v1alpha1.HSMMemberStatus {

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -27,6 +31,16 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.HSMPool{}). // its status too: conditions.Write
+		// What a pool owns, by metadata: enough to put back what was changed or
+		// deleted. A StatefulSet's status tells that a daemon is ready.
+		Owns(&appsv1.StatefulSet{}, builder.OnlyMetadata).
+		Owns(&networkingv1.NetworkPolicy{}, builder.OnlyMetadata).
+		Owns(&policyv1.PodDisruptionBudget{}, builder.OnlyMetadata).
+		Owns(&corev1.ServiceAccount{}, builder.OnlyMetadata).
+		Owns(&corev1.PersistentVolumeClaim{}, builder.OnlyMetadata).
+		Owns(&corev1.ConfigMap{}, builder.OnlyMetadata).
+		Owns(&corev1.Service{}, builder.OnlyMetadata).
+		Owns(&corev1.Secret{}, builder.OnlyMetadata).
 		// Metadata only: no Secret's content stays in memory.
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.naming)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
@@ -36,7 +50,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func secretNames(o client.Object) []string {
 	var names []string
 	for _, m := range o.(*v1alpha1.HSMPool).Spec.Members {
-		names = append(names, m.Remote.TLSSecretRef.Name)
+		if m.Remote != nil {
+			names = append(names, m.Remote.TLSSecretRef.Name)
+		}
 	}
 	return names
 }

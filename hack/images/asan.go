@@ -101,10 +101,25 @@ func (b *builder) asanCargo(ctx context.Context, args []string, out io.Writer) e
 	return nil
 }
 
-// asanHandshake runs crypto/handshake as handshake does, with AddressSanitizer in it and in the provider. HAProxy, OpenSSL
-// and their libraries are Debian's: of them it sees what they do to the heap, and what they have libc do.
+// withoutDeepbind is a library that lets a program load others with RTLD_DEEPBIND, as pkcs11-provider does, and drops that:
+// AddressSanitizer ends a process that does so. It has to come before AddressSanitizer's own library, which says no first.
+const withoutDeepbind = `#define _GNU_SOURCE
+#include <dlfcn.h>
+void *dlopen(const char *name, int flags) {
+    void *(*real)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return real(name, flags & ~RTLD_DEEPBIND);
+}
+`
+
+// asanHandshake runs crypto/handshake as handshake does, with AddressSanitizer in it, in the provider, in the PKCS#11 module
+// and in hsmd. HAProxy, OpenSSL and their libraries are Debian's, and kryoptic is as it is without: of them it sees what they
+// do to the heap, and what they have libc do.
 func (b *builder) asanHandshake(ctx context.Context, args []string, out io.Writer) error {
-	for _, crate := range []string{"oqsprovider", handshakeProgram} {
+	crates := []string{"oqsprovider", handshakeProgram}
+	if needsToken(args) {
+		crates = append(crates, "qtls-pkcs11", "qtls-hsmd")
+	}
+	for _, crate := range crates {
 		if err := b.asanCargo(ctx, []string{"build", "--release", "--locked", "--package", crate}, os.Stderr); err != nil {
 			return err
 		}
@@ -117,8 +132,29 @@ func (b *builder) asanHandshake(ctx context.Context, args []string, out io.Write
 	if err != nil || len(library) != 1 {
 		return fmt.Errorf("%s: no usr/lib/*/%s in it; GCC brings it", t.root, asanLibrary)
 	}
-	release := filepath.Join(b.path("cargo", t.forASan().target()), "asan", "release")
-	return b.inGateway(ctx, filepath.Join(release, "liboqsprovider.so"), filepath.Join(release, handshakeProgram), library[0], args, out)
+	target := b.path("cargo", t.forASan().target())
+	release := filepath.Join(target, "asan", "release")
+	r := gatewayRun{
+		module: filepath.Join(release, "liboqsprovider.so"), program: filepath.Join(release, handshakeProgram),
+		asan: library, args: args,
+	}
+	if needsToken(args) {
+		token, err := b.library(ctx, kryoptic)
+		if err != nil {
+			return err
+		}
+		compile := []string{"sh", "-c", `printf %s "$0" | gcc -shared -fPIC -x c -o /target/deepbind.so -`, withoutDeepbind}
+		cmd, err := b.inBuildRoot(ctx, cargoRun{toolchain: t.forASan(), src: b.path("cargo", "src"), args: compile})
+		if err != nil {
+			return err
+		}
+		if err := b.logged(ctx, "compile deepbind", "deepbind", cmd); err != nil {
+			return err
+		}
+		r.asan = append([]string{filepath.Join(target, "deepbind.so")}, r.asan...)
+		r.beside = []string{filepath.Join(release, "libqtls_pkcs11.so"), filepath.Join(release, "hsmd"), token.module}
+	}
+	return b.inGateway(ctx, r, out)
 }
 
 // runASan runs `images asan`.

@@ -1,6 +1,7 @@
-// Command testrun runs the project's test suites one after the other, shows how
-// far it is, and sums up: a table, the output of what failed, and a last line
-// `N passed, N failed`. The exit code is 1 when anything failed.
+// Command testrun runs the project's test suites, one after the other but where
+// one computes while another waits, shows how far it is, and sums up: a table,
+// the output of what failed, and a last line `N passed, N failed`. The exit code
+// is 1 when anything failed.
 //
 //	go run ./hack/testrun [SUITE...]      (from the root of the repository; no SUITE: all but asan)
 package main
@@ -13,6 +14,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -31,25 +33,14 @@ func main() {
 		os.Exit(2)
 	}
 	out := os.Stdout
-	var results []result
-	for _, s := range chosen {
-		fmt.Fprintf(out, "==> %s\n", s.name)
-		start := time.Now()
-		r := runSuite(ctx, s, out)
-		r.elapsed = time.Since(start)
-		results = append(results, r)
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	if !report(out, results) {
+	if !report(out, runSuites(ctx, chosen, out)) {
 		os.Exit(1)
 	}
 }
 
 // settingsFrom reads E2E and FUZZTIME.
 func settingsFrom(getenv func(string) string) (settings, error) {
-	fuzzTime, err := time.ParseDuration(cmp.Or(getenv("FUZZTIME"), "10s"))
+	fuzzTime, err := time.ParseDuration(cmp.Or(getenv("FUZZTIME"), "5s"))
 	if err != nil {
 		return settings{}, fmt.Errorf("FUZZTIME: %w", err)
 	}
@@ -80,6 +71,38 @@ func choose(all []suite, names []string) ([]suite, error) {
 	return chosen, nil
 }
 
+// runSuites runs suites one after the other, but for those that run beside
+// another. The results are in the order of the suites.
+func runSuites(ctx context.Context, chosen []suite, out *os.File) []result {
+	results := make([]result, len(chosen))
+	run := func(i int) {
+		fmt.Fprintf(out, "==> %s\n", chosen[i].name)
+		start := time.Now()
+		results[i] = runSuite(ctx, chosen[i], out)
+		results[i].elapsed = time.Since(start)
+	}
+	isChosen := func(name string) bool {
+		return slices.ContainsFunc(chosen, func(s suite) bool { return s.name == name })
+	}
+	for i, s := range chosen {
+		if isChosen(s.beside) {
+			continue
+		}
+		var besides sync.WaitGroup
+		for j, other := range chosen {
+			if other.beside == s.name {
+				besides.Go(func() { run(j) })
+			}
+		}
+		run(i)
+		besides.Wait()
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return slices.DeleteFunc(results, func(r result) bool { return r.suite == "" }) // not come to
+}
+
 // runSuite prepares and runs a suite. What cannot be prepared is a failure of
 // its own, and so is a suite that ran no test.
 func runSuite(ctx context.Context, s suite, out *os.File) result {
@@ -95,12 +118,24 @@ func runSuite(ctx context.Context, s suite, out *os.File) result {
 			env = append(env, p.variable+"="+value)
 		}
 	}
+	var besides sync.WaitGroup
+	var parts []*result
 	for _, step := range s.steps {
+		if step.beside {
+			part := &result{}
+			parts = append(parts, part)
+			besides.Go(func() { step.run(ctx, env, out, part) })
+			continue
+		}
 		step.run(ctx, env, out, &r)
 		if ctx.Err() != nil {
 			r.fail(step.name, "interrupted")
-			return r
+			break
 		}
+	}
+	besides.Wait()
+	for _, part := range parts {
+		r.add(*part)
 	}
 	if r.passed == 0 && len(r.failures) == 0 {
 		r.fail("no test", "the suite ran no test")

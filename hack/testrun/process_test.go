@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,45 @@ func TestAnInterruptedSuiteHasFailedAndRunsNoFurther(t *testing.T) {
 	}}
 	if r := runSuite(ctx, s, devNull(t)); r.passed != 0 || len(r.failures) == 0 {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// rendezvous are two commands that each end well when the other runs meanwhile.
+func rendezvous(t *testing.T) (one, other []string) {
+	t.Helper()
+	meet := func(here, there string) []string {
+		return []string{"sh", "-c", "touch " + here + "; while [ ! -e " + there + " ]; do sleep 0.05; done"}
+	}
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	return meet(a, b), meet(b, a)
+}
+
+func TestAStepRunsBesideThoseAfterIt(t *testing.T) {
+	one, other := rendezvous(t)
+	r := runSuite(t.Context(), suite{name: "s", steps: []step{
+		{name: "beside", beside: true, command: one, timeout: time.Minute},
+		{name: "meanwhile", command: other, timeout: time.Minute},
+		{name: "fails beside", beside: true, command: []string{"false"}, timeout: time.Minute},
+	}}, devNull(t))
+	if r.passed != 2 || !slices.Equal(names(r), []string{"fails beside"}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestASuiteRunsBesideAnother(t *testing.T) {
+	one, other := rendezvous(t)
+	waits := suite{name: "waits", beside: "computes", steps: []step{{name: "1", command: one, timeout: time.Minute}}}
+	computes := suite{name: "computes", steps: []step{{name: "2", command: other, timeout: time.Minute}}}
+	fails := suite{name: "fails", steps: []step{{name: "3", command: []string{"false"}, timeout: time.Minute}}}
+	results := runSuites(t.Context(), []suite{fails, waits, computes}, devNull(t))
+	if len(results) != 3 || results[0].suite != "fails" || len(results[0].failures) != 1 ||
+		results[1].suite != "waits" || results[1].passed != 1 || results[2].suite != "computes" || results[2].passed != 1 {
+		t.Errorf("got %+v", results)
+	}
+	// Without the other it is one as any.
+	alone := suite{name: "waits", beside: "computes", steps: []step{{name: "1", command: []string{"true"}, timeout: time.Minute}}}
+	if results := runSuites(t.Context(), []suite{alone, fails}, devNull(t)); len(results) != 2 || results[0].passed != 1 {
+		t.Errorf("alone: got %+v", results)
 	}
 }
 

@@ -21,6 +21,13 @@ type failure struct{ name, output string }
 
 func (r *result) fail(name, output string) { r.failures = append(r.failures, failure{name, output}) }
 
+// add adds what came of a part of the suite.
+func (r *result) add(part result) {
+	r.passed += part.passed
+	r.skipped += part.skipped
+	r.failures = append(r.failures, part.failures...)
+}
+
 // report prints the failures, a table and the closing line, and reports whether
 // nothing failed.
 func report(out io.Writer, results []result) bool {

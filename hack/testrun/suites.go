@@ -18,6 +18,9 @@ type suite struct {
 	steps   []step
 	// byName keeps it out of a run of everything.
 	byName bool
+	// beside names a suite: when that is chosen too, this one runs while it does.
+	// One of the two waits for most of its time.
+	beside string
 }
 
 // A preparation is what a suite needs before its first step: a command whose
@@ -40,7 +43,10 @@ type step struct {
 	env []string
 	// eachTest shows every test of a `go test` as it ends, for slow ones.
 	eachTest bool
-	timeout  time.Duration
+	// beside has it run while the steps after it do, for one that waits for most
+	// of its time.
+	beside  bool
+	timeout time.Duration
 }
 
 var (
@@ -73,7 +79,7 @@ func suites(set settings) []suite {
 			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
 		{name: "unit", prepare: []preparation{gatewayRoot, redisRoot, provider}, steps: []step{
-			goTest(".", "-race", "./..."),
+			goTest(".", "-race", "-p=4", "./..."), // more packages than processors: some wait for time-outs
 			goTest("hack/cluster", "./..."),
 			goTest("hack/images", "./..."),
 			goTest("e2e/probe", "./..."),
@@ -85,18 +91,20 @@ func suites(set settings) []suite {
 		{name: "chart", prepare: []preparation{helm}, steps: []step{
 			goTest(".", "-tags=chart", "./charts/..."),
 		}},
+		{name: "cluster", beside: "crypto", steps: []step{smoke}},
 		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
 			check("hsm image", "go", "-C", "hack/images", "run", ".", "verify", "hsm"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
+			beside(goTest(".", append([]string{"-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...)), // time-outs of HAProxy and others
 			cargoTest("cargo test of the provider", "--package=oqsprovider"),
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),
 			check("the KpqC cases with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "demo", "--seconds", "2"),
 			check("the fast path in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "cost", "--rounds", "2", "--handshakes", "20"),
+			check("keys in HSMs with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("resumption in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "resumption", "--rounds", "2", "--handshakes", "20"),
-			goTest(".", append([]string{"-p=1", "-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...), // one at a time, for some count under load
 		}},
 		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
 		{name: "asan", byName: true, prepare: []preparation{asanProvider}, steps: []step{
@@ -133,8 +141,8 @@ var (
 // smoke breaks nodes of the local cluster, and looks for what is left when it is
 // down. It skips itself where a person's cluster would be in the way.
 var smoke = step{
-	name: "hack/cluster/smoke", tests: readGoTest, eachTest: true, timeout: 30 * time.Minute, env: []string{"QTLS_CLUSTER_SMOKE=1"},
-	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=25m", "./smoke"},
+	name: "hack/cluster/smoke", tests: readGoTest, eachTest: true, timeout: hangs, env: []string{"QTLS_CLUSTER_SMOKE=1"},
+	command: []string{"go", "-C", "hack/cluster", "test", "-json", "-count=1", "-timeout=50m", "./smoke"},
 }
 
 // onCluster runs a command on a cluster of its own.
@@ -146,13 +154,13 @@ func onCluster(s step, nodes string, command ...string) step {
 
 func endToEnd(pattern string) []step {
 	tests := onCluster(step{name: "e2e", tests: readGoTest, eachTest: true, timeout: 65 * time.Minute}, "3",
-		"go", "test", "-json", "-count=1", "-timeout=60m", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
+		"go", "test", "-json", "-count=1", "-timeout=60m", "-parallel=4", "-tags=e2e", "-run="+cmp.Or(pattern, "."), "./e2e")
 	if pattern != "" {
 		return []step{tests}
 	}
 	quickstart := onCluster(check("quickstart"), "1", "hack/quickstart")
 	quickstart.env = append(quickstart.env, "QTLS_CLUSTER="+cluster)
-	return []step{smoke, quickstart, tests}
+	return []step{quickstart, tests}
 }
 
 // hangs is after how long a step is taken to hang: not before a slow and busy
@@ -180,6 +188,12 @@ func cargoTest(name string, packages ...string) step {
 		name: name, tests: readCargoTest, timeout: hangs,
 		command: slices.Concat(command, packages, []string{"--", "--show-output", "--include-ignored"}),
 	}
+}
+
+// beside has a step run while those after it do.
+func beside(s step) step {
+	s.beside = true
+	return s
 }
 
 // asanTest is the same with AddressSanitizer.

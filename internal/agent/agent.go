@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +81,9 @@ type Agent struct {
 	unusable *unusable
 	// objectProblems are the problems with reading objects, by kind and name.
 	objectProblems map[string]string
-	watched        map[string]context.CancelFunc
+	// watched are the Secrets of certificates, watchedMembers those of members of
+	// HSMPools.
+	watched, watchedMembers map[string]context.CancelFunc
 	// accessContent is what access was read from; stopAccess ends the watch of
 	// its Secret.
 	accessContent []byte
@@ -112,11 +115,12 @@ func New(o Options) *Agent {
 		status:         newStatusBoard(o.Pod),
 		health:         &healthBoard{},
 		events:         make(chan func(), 64),
-		observed:       observed{secrets: map[string]secret{}, rings: map[string]seenRing{}},
-		own:            own{refusedCertificates: map[string]refusedCertificate{}, spare: tickets.New(0)},
+		observed:       observed{secrets: map[string]secret{}, rings: map[string]seenRing{}, credentials: map[string]credentials{}},
+		own:            own{refusedCertificates: map[string]refusedCertificate{}, spare: tickets.New(0), written: map[string]string{}},
 		clock:          sinceBoot,
 		objectProblems: map[string]string{},
 		watched:        map[string]context.CancelFunc{},
+		watchedMembers: map[string]context.CancelFunc{},
 		retry:          retryFirst,
 		handshakes:     newHandshakes(o.Metrics),
 	}
@@ -231,6 +235,8 @@ func (a *Agent) do(ctx context.Context, next action) error {
 		return a.setServers(ctx, next)
 	case setTickets:
 		return a.setTickets(ctx, next)
+	case setCredentials:
+		return a.setCredentials(next)
 	case clearOld:
 		return a.clearOld(ctx, next)
 	case note:
@@ -273,6 +279,7 @@ func (a *Agent) look(ctx context.Context) {
 	if r := a.refused; r != nil && !r.until.IsZero() && time.Now().After(r.until) {
 		r.key, r.until = "", time.Time{}
 	}
+	a.lookAtHSM()
 	a.health.beat()
 }
 
@@ -469,6 +476,10 @@ func (a *Agent) synchronise(ctx context.Context) error {
 // from.
 func (a *Agent) setCertificate(ctx context.Context, next setCertificate) error {
 	file := haproxy.CertificateFile(next.name)
+	// The module learns of a key in an HSM from its file, when it does not find it.
+	if err := a.trees.writeHSM(a.current, next.certificate); err != nil {
+		return err
+	}
 	if a.proxy.up {
 		admin := a.trees.admin(a.current.Name)
 		err := admin.SetCertificate(ctx, file, next.certificate.PEM)
@@ -581,26 +592,31 @@ func (a *Agent) noteObject(name string, exists bool, err error) bool {
 
 // watch the Secrets that are needed, and no others.
 func (a *Agent) watch(ctx context.Context) {
-	needed := map[string]bool{}
-	for _, name := range secretsNeeded(a.observed, a.own) {
-		needed[name] = true
-		if a.watched[name] == nil {
+	a.watchSecrets(ctx, a.watched, secretsNeeded(a.observed, a.own), a.secret, func(name string) { delete(a.secrets, name) })
+	a.watchSecrets(ctx, a.watchedMembers, memberSecrets(a.observed, a.own), a.memberSecret, func(name string) { delete(a.credentials, name) })
+}
+
+// watchSecrets takes in what is needed, and forgets what is not any more.
+func (a *Agent) watchSecrets(ctx context.Context, watched map[string]context.CancelFunc, needed []string,
+	take func(string, *corev1.Secret, error), forget func(string)) {
+	for _, name := range needed {
+		if watched[name] == nil {
 			watchCtx, cancel := context.WithCancel(ctx)
-			a.watched[name] = cancel
+			watched[name] = cancel
 			go a.Objects.Secret(watchCtx, name, func(s *corev1.Secret, err error) {
 				a.post(watchCtx, func() {
 					if watchCtx.Err() == nil {
-						a.secret(name, s, err)
+						take(name, s, err)
 					}
 				})
 			})
 		}
 	}
-	for name, cancel := range a.watched {
-		if !needed[name] {
+	for name, cancel := range watched {
+		if !slices.Contains(needed, name) {
 			cancel()
-			delete(a.watched, name)
-			delete(a.secrets, name)
+			delete(watched, name)
+			forget(name)
 			delete(a.objectProblems, "Secret "+name)
 		}
 	}

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"crypto"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,14 +17,17 @@ import (
 // certificate is a chain and key in the form that HAProxy reads, and what the
 // status says of it.
 type certificate struct {
-	Secret          string    `json:"secret"`
-	ResourceVersion string    `json:"resourceVersion"`
-	Algorithm       string    `json:"algorithm"`
-	SerialNumber    string    `json:"serialNumber"`
-	NotAfter        time.Time `json:"notAfter"`
+	Secret          string `json:"secret"`
+	ResourceVersion string `json:"resourceVersion"`
+	Algorithm       string `json:"algorithm"`
+	// HSMPool that has the private key; empty where PEM has it.
+	HSMPool      string    `json:"hsmPool,omitempty"`
+	SerialNumber string    `json:"serialNumber"`
+	NotAfter     time.Time `json:"notAfter"`
 	// Digest of PEM.
 	Digest string `json:"digest"`
-	// PEM holds the private key. It is in a file of its own, never in JSON.
+	// PEM holds the private key, or where it is. It is in a file of its own,
+	// never in JSON.
 	PEM []byte `json:"-"`
 }
 
@@ -34,22 +39,34 @@ func parseCertificate(secret *corev1.Secret) (*certificate, error) {
 			return nil, fmt.Errorf("Secret %q has no %s; it needs the keys tls.crt and tls.key", secret.Name, key)
 		}
 	}
-	pair, err := keypair.Parse(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	pair, err := keypair.ParseStored(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		return nil, fmt.Errorf("Secret %q: %w; store a chain and its own key", secret.Name, err)
 	}
-	// Of an ML-DSA key the seed alone, which keeps the file small enough for one
-	// buffer of HAProxy.
-	key, err := keypair.MarshalKey(pair.Key)
+	pool, key, err := storedKey(pair.Key)
 	if err != nil {
-		return nil, fmt.Errorf("Secret %q: the private key cannot be written in PKCS#8 form", secret.Name)
+		return nil, fmt.Errorf("Secret %q: %w", secret.Name, err)
 	}
 	content := append(pair.ChainPEM(), key...)
 	return &certificate{
-		Secret: secret.Name, ResourceVersion: secret.ResourceVersion, Algorithm: string(pair.Algorithm),
+		Secret: secret.Name, ResourceVersion: secret.ResourceVersion, Algorithm: string(pair.Algorithm), HSMPool: pool,
 		SerialNumber: pair.SerialNumber(), NotAfter: pair.Chain[0].NotAfter.UTC(),
 		Digest: digest(content), PEM: content,
 	}, nil
+}
+
+// storedKey is a private key as HAProxy reads it, and the HSMPool that has it, if
+// one does: then it is a reference.
+func storedKey(key crypto.Signer) (pool string, content []byte, err error) {
+	if r, ok := key.(*keypair.ReferencedKey); ok {
+		return r.Pool, r.PEM(), checkLabel(r.Label)
+	}
+	// Of an ML-DSA key the seed alone, which keeps the file small enough for one
+	// buffer of HAProxy.
+	if content, err = keypair.MarshalKey(key); err != nil {
+		err = errors.New("the private key cannot be written in PKCS#8 form") // which is all that may be told
+	}
+	return "", content, err
 }
 
 func digest(content []byte) string {
@@ -77,6 +94,16 @@ func (s secret) usable(wanted dataplane.Certificate) (*certificate, string) {
 	case s.Certificate.Algorithm != wanted.Algorithm:
 		return nil, fmt.Sprintf("Secret %q holds a key of algorithm %s where the configuration expects %s; it is served when the operator has published a configuration for it",
 			wanted.Secret, s.Certificate.Algorithm, wanted.Algorithm)
+	case s.Certificate.HSMPool != wanted.HSMPool:
+		return nil, fmt.Sprintf("the private key of Secret %q lies in %s where the configuration expects it in %s; it is served when the operator has published a configuration for it",
+			wanted.Secret, keyPlace(s.Certificate.HSMPool), keyPlace(wanted.HSMPool))
 	}
 	return s.Certificate, s.Problem
+}
+
+func keyPlace(pool string) string {
+	if pool == "" {
+		return "the Secret"
+	}
+	return fmt.Sprintf("HSMPool %q", pool)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 
 	"qtls.dev/qtls/internal/haproxy"
@@ -17,6 +18,7 @@ func (a *Agent) check(ctx context.Context, tree string) error {
 	defer cancel()
 	command := exec.CommandContext(ctx, a.HAProxy, "-c",
 		"-f", a.trees.path(tree, haproxy.ConfigFile), "-f", a.trees.path(tree, haproxy.BackendsFile))
+	command.Env = append(os.Environ(), haproxy.PKCS11Environment+"="+a.trees.path(tree, haproxy.PKCS11File))
 	output, err := command.CombinedOutput()
 	var exit *exec.ExitError
 	switch {

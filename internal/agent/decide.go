@@ -25,6 +25,12 @@ type observed struct {
 	accessProblem string
 	// rings that are needed, by ID.
 	rings map[string]seenRing
+	// credentials for the members of HSMPools, by Secret; nothing before the Secret
+	// was read.
+	credentials map[string]credentials
+	// hsm is what hsmWorker says of the members; nil where it says nothing.
+	hsm       *hsmStatus
+	hsmWorker worker
 	// now, by the clock sinceBoot.
 	now time.Duration
 }
@@ -55,6 +61,8 @@ type own struct {
 	refused *refusal
 	// refusedCertificates are those that HAProxy refused at run time, by name.
 	refusedCertificates map[string]refusedCertificate
+	// written credentials, by Secret: their digests.
+	written map[string]string
 	// spare keys that nobody has used, for when the pod needs some of its own.
 	spare tickets.Ring
 }
@@ -124,6 +132,9 @@ func decide(in observed, me own) action {
 			return synchronise{}
 		}
 	}
+	if a := decideCredentials(in, me); a != nil {
+		return a
+	}
 	if current != nil { // first: it is short, and may be urgent
 		if a := decideTickets(in, me); a != nil {
 			return a
@@ -153,6 +164,9 @@ func decide(in observed, me own) action {
 			next.Certificates[c.Name] = now
 			return note{next}
 		}
+	}
+	if a := decideRenewal(in, me); a != nil {
+		return a
 	}
 	if in.published == nil {
 		return decideClearing(in, me)
@@ -201,6 +215,9 @@ func decideInstall(in observed, me own) action {
 		}
 		keys := ticketsFor(in, me, *t)
 		next.Tickets = &keys
+	}
+	if credentialsAwaited(in, p.Revision) {
+		return nil
 	}
 	next.Slots = haproxy.Assign(p.Revision, slots, p.Endpoints)
 	return unlessRefused(install{p.Revision, next}, me)
@@ -257,7 +274,7 @@ func candidate(c dataplane.Certificate, in observed, me own) (*certificate, stri
 func choose(c dataplane.Certificate, in observed, me own) (*certificate, string) {
 	now, problem := candidate(c, in, me)
 	if now == nil && me.current != nil {
-		if served := me.current.Certificates[c.Name]; served != nil && served.Secret == c.Secret && served.Algorithm == c.Algorithm {
+		if served := me.current.Certificates[c.Name]; served != nil && served.Secret == c.Secret && served.Algorithm == c.Algorithm && served.HSMPool == c.HSMPool {
 			return served, problem
 		}
 	}

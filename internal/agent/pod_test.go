@@ -123,7 +123,9 @@ type pod struct {
 	// network namespace that it is in; nil: the test's.
 	network *network
 	// ahead is by how much its clock is.
-	ahead   time.Duration
+	ahead time.Duration
+	// env is added to the containers' environment.
+	env     []string
 	rootfs  string
 	dir     string // holds what is mounted into both containers
 	agent   *exec.Cmd
@@ -201,6 +203,7 @@ exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --user
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + p.rootfs, "DIR=" + p.dir, "BIN=" + binary,
 		"POD_NAME=" + p.name, "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+	cmd.Env = append(cmd.Env, p.env...)
 	if p.ahead != 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("AHEAD=%d", int(p.ahead.Seconds())))
 	}

@@ -78,7 +78,7 @@ func checkFiles(r dataplane.Revision) error {
 	for name := range r.Files {
 		first, _, below := strings.Cut(name, "/")
 		if !filepath.IsLocal(name) || path.Clean(name) != name || strings.ContainsAny(name, "\\\x00") ||
-			!below && slices.Contains(ownFiles, name) || first == certificatesDir || first == ticketsDir {
+			!below && slices.Contains(ownFiles, name) || first == certificatesDir || first == ticketsDir || first == hsmDir {
 			return fmt.Errorf("a file of the revision has the name %.100q, which it cannot have", name)
 		}
 	}
@@ -86,6 +86,9 @@ func checkFiles(r dataplane.Revision) error {
 		if !fileName.MatchString(c.Name) || !fileName.MatchString(c.Secret) {
 			return fmt.Errorf("a certificate of the revision has the name %.100q and the Secret %.100q: they are to be names of Kubernetes objects", c.Name, c.Secret)
 		}
+	}
+	if err := checkHSM(r.HSM); err != nil {
+		return err
 	}
 	return checkTickets(r.Tickets)
 }
@@ -103,6 +106,29 @@ func checkTickets(t *dataplane.Tickets) error {
 	for _, f := range t.Files {
 		if !fileName.MatchString(f.Name) {
 			return fmt.Errorf("a file of ticket keys of the revision has the name %.100q, which it cannot have", f.Name)
+		}
+	}
+	return nil
+}
+
+// memberAddress is host:port, an IPv6 address in brackets; memberName is a
+// member's name, or a host's.
+var (
+	memberAddress = regexp.MustCompile(`^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$`)
+	memberName    = regexp.MustCompile(`^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9:])?$`)
+)
+
+// checkHSM lets nothing but values stand in the module's configuration.
+func checkHSM(h *dataplane.HSM) error {
+	if h == nil {
+		return nil
+	}
+	if !fileName.MatchString(h.Pool) || h.TimeoutMilliseconds < 1 || len(h.Members) == 0 {
+		return fmt.Errorf("the HSMPool of the revision is %.100q, with a time-out of %d ms and %d members: want the name of a Kubernetes object, 1 ms or more, and members", h.Pool, h.TimeoutMilliseconds, len(h.Members))
+	}
+	for _, m := range h.Members {
+		if !fileName.MatchString(m.Name) || !fileName.MatchString(m.Secret) || !memberAddress.MatchString(m.Address) || !memberName.MatchString(m.ServerName) {
+			return fmt.Errorf("member %.100q of HSMPool %q has the address %.100q, the server name %.100q and the Secret %.100q, which cannot be", m.Name, h.Pool, m.Address, m.ServerName, m.Secret)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ const (
 )
 
 // ownFiles of a tree are not for a revision to write.
-var ownFiles = []string{haproxy.ConfigFile, haproxy.BackendsFile, revisionFile, stateFile, adminSocket}
+var ownFiles = []string{haproxy.ConfigFile, haproxy.BackendsFile, haproxy.PKCS11File, revisionFile, stateFile, adminSocket}
 
 // tree is a whole configuration on disk, and what is in it. Its files always
 // hold what a HAProxy that starts from it is to run: each change at run time is
@@ -118,6 +118,9 @@ func (t trees) writeAll(tr *tree) error {
 		}
 	}
 	if err := t.writeTickets(tr); err != nil {
+		return err
+	}
+	if err := t.writeHSM(tr); err != nil {
 		return err
 	}
 	if err := writeJSON(t.path(tr.Name, revisionFile), tr.Revision); err != nil {

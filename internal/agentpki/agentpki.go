@@ -132,11 +132,16 @@ func (a *Authority) AgentCurrent(data map[string][]byte, gateway types.Namespace
 	if err != nil {
 		return false
 	}
-	leaf := pair.Chain[0]
-	return leaf.VerifyHostname(mtls.AgentName(gateway.Namespace, gateway.Name)) == nil &&
-		leaf.CheckSignatureFrom(a.pair.Chain[0]) == nil &&
-		now.Before(leaf.NotAfter.Add(-leafLife/3)) &&
+	return a.current(pair.Chain[0], mtls.AgentName(gateway.Namespace, gateway.Name), now) &&
 		bytes.Equal(data[keyAuthorities], certificatesPEM(a.bundle))
+}
+
+// current says whether a certificate is of this authority, for this name, and
+// not near its end.
+func (a *Authority) current(leaf *x509.Certificate, name string, now time.Time) bool {
+	return leaf.VerifyHostname(name) == nil &&
+		leaf.CheckSignatureFrom(a.pair.Chain[0]) == nil &&
+		now.Before(leaf.NotAfter.Add(-leafLife/3))
 }
 
 // RenewAfter is how long an agent's certificate issued now needs no look.

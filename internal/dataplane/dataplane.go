@@ -52,6 +52,31 @@ type Revision struct {
 	Observe *Acceptable `json:"observe,omitempty"`
 	// Tickets is nil where no session is resumed.
 	Tickets *Tickets `json:"tickets,omitempty"`
+	// HSM is nil where every private key is in a Secret.
+	HSM *HSM `json:"hsm,omitempty"`
+}
+
+// HSM is a pool of tokens, any of which can sign with the private keys that
+// are not in Secrets. The keys are those that the certificates' Secrets refer
+// to.
+type HSM struct {
+	// Pool is the name of the HSMPool.
+	Pool string `json:"pool"`
+	// TimeoutMilliseconds of a signature in one member.
+	TimeoutMilliseconds int64 `json:"timeoutMilliseconds"`
+	// Members in order of preference.
+	Members []HSMMember `json:"members"`
+}
+
+// HSMMember is a token behind an hsmd.
+type HSMMember struct {
+	Name string `json:"name"`
+	// Address is host:port, and ServerName what the daemon's certificate is
+	// checked for.
+	Address    string `json:"address"`
+	ServerName string `json:"serverName"`
+	// Secret, in the gateway's namespace, with ca.crt, tls.crt and tls.key.
+	Secret string `json:"secret"`
 }
 
 // Tickets says which keys session tickets are encrypted with.
@@ -81,6 +106,8 @@ type Certificate struct {
 	Secret string `json:"secret"`
 	// Algorithm of the key, as in the API (ML-DSA-65).
 	Algorithm string `json:"algorithm"`
+	// HSMPool that has the private key; empty where the Secret has it.
+	HSMPool string `json:"hsmPool,omitempty"`
 }
 
 // Backend is a set of servers that share their settings.

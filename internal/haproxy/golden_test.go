@@ -57,12 +57,21 @@ var (
 	p384    = model.Certificate{Secret: "web-ecdsa-p384", Algorithm: "ECDSA-P384", HandshakeSchemes: []uint16{0x0503}, ChainSchemes: []uint16{0x0503}}
 	rsa2048 = model.Certificate{Secret: "web-rsa-2048", Algorithm: "RSA-2048", HandshakeSchemes: []uint16{0x0804, 0x0805, 0x0806}, ChainSchemes: []uint16{0x0401}}
 
+	vault = &model.HSM{Pool: "vault", Timeout: 2 * time.Second, Members: []model.HSMMember{
+		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways"},
+		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere"}}}
+
 	shop = []model.Backend{{Group: "shop:http", Weight: 1}}
 )
 
 func gateway(tls model.TLS, ports ...model.Port) model.Gateway {
 	return model.Gateway{Namespace: "shop", Name: "web", TLS: tls, DrainTimeoutSeconds: 30, Ports: ports,
 		Tickets: &model.Tickets{Ring: "5f0c9b6f3c1d4e7a8b2d6e9f0a1b2c3d", LifetimeSeconds: 3600, RotationSeconds: 7200}}
+}
+
+func inVault(c model.Certificate) model.Certificate {
+	c.HSMPool = vault.Pool
+	return c
 }
 
 func https(name string, hostnames []model.Hostname, certificates ...model.Certificate) model.Listener {
@@ -128,6 +137,12 @@ func cases(t testing.TB) map[string]model.Gateway {
 		"provider": gateway(kpqc, model.Port{Number: 443, Listeners: []model.Listener{https("web", names("shop.example.com"), haetae3, haetae2, p256)}}),
 		"vectorized": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, mldsa65, p256)}}), func(g *model.Gateway) {
 			g.TLS.Vectorized = true
+		}),
+		"hsm": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, inVault(mldsa65), inVault(p256))}}), func(g *model.Gateway) {
+			g.HSM = vault
+		}),
+		"hsm-provider-vectorized": with2(gateway(kpqc, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, haetae2, inVault(p256))}}), func(g *model.Gateway) {
+			g.HSM, g.TLS.Vectorized = vault, true
 		}),
 		"no-resumption": with2(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{https("web", nil, p256)}}), func(g *model.Gateway) {
 			g.Tickets = nil
@@ -314,15 +329,37 @@ func TestHAProxyRefusesWhatIsWrong(t *testing.T) { // the control: the check can
 	}
 }
 
+// imageOpenSSLConfig is OpenSSL's configuration as the gateway image has it: what
+// the Dockerfile adds is not in the root file system of its packages.
+func imageOpenSSLConfig(t *testing.T, root string) string {
+	t.Helper()
+	var all []byte
+	for _, file := range []string{filepath.Join(root, "etc/ssl/openssl.cnf"), "../../images/gateway/pkcs11.cnf"} {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, content...)
+	}
+	// OPENSSL_MODULES names one folder, and that may be another's.
+	all = fmt.Appendf(all, "module = %s\n", filepath.Join(root, "usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so"))
+	path := filepath.Join(t.TempDir(), "openssl.cnf")
+	if err := os.WriteFile(path, all, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // haproxyCheck runs `haproxy -c` of the gateway image over a folder. The image's
 // root file system is found by QTLS_GATEWAY_ROOTFS, which `make` sets.
 func haproxyCheck(t *testing.T) func(dir string) (string, error) {
 	t.Helper()
 	root := gatewayRoot(t)
+	openssl := imageOpenSSLConfig(t, root)
 	return func(dir string) (string, error) {
 		cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
 			filepath.Join(root, "usr/sbin/haproxy"), "-c", "-f", filepath.Join(dir, ConfigFile), "-f", filepath.Join(dir, BackendsFile))
-		cmd.Env = append(os.Environ(), "OPENSSL_CONF="+filepath.Join(root, "etc/ssl/openssl.cnf"), "OPENSSL_MODULES="+modules(root))
+		cmd.Env = append(os.Environ(), "OPENSSL_CONF="+openssl, "OPENSSL_MODULES="+modules(root))
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}

@@ -35,6 +35,16 @@ func Command() []string {
 // them.
 func CertificateFile(name string) string { return "certs/" + name + ".pem" }
 
+// PKCS11File configures libqtls_pkcs11.so: the HSMs, and the keys in them. Its
+// path is in the environment of HAProxy.
+const (
+	PKCS11File        = "pkcs11.conf"
+	PKCS11Environment = "QTLS_PKCS11_CONFIG"
+)
+
+// MostDescriptors are the file descriptors that HAProxy takes at most.
+const MostDescriptors = 40000
+
 // TicketFile is where the keys of session tickets lie, and what the runtime API
 // calls them.
 func TicketFile(name string) string { return "tickets/" + name + ".keys" }

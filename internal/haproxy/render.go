@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
 )
@@ -97,23 +96,14 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("# Gateway %s/%s. Written by qtls-operator.", r.label(r.gateway.Namespace), r.label(r.gateway.Name))
 	r.line("global")
 	r.line("    default-path config")
-	if r.gateway.TLS.Vectorized {
-		r.line("    # The provider's ML-KEM and ML-DSA come before OpenSSL's own.")
-		r.line("    ssl-propquery ?provider=%s", algorithms.Provider)
-	}
-	if r.gateway.TLS.Provider || r.gateway.TLS.Vectorized {
-		r.line("    # Algorithms that OpenSSL lacks, or is slow at. Where one provider is named,")
-		r.line("    # OpenSSL's own has to be as well.")
-		r.line("    ssl-provider default")
-		r.line("    ssl-provider %s", algorithms.Provider)
-	}
+	r.providers()
 	r.line("    stats socket %s mode 600 level admin expose-fd listeners", AdminSocket)
 	r.line("    stats timeout 1h")
 	r.line("    hard-stop-after %ds", r.gateway.DrainTimeoutSeconds)
 	r.line("    # HAProxy derives the number of connections from the file descriptors that")
 	r.line("    # it may have, of which this is the most that it takes: about 20000")
 	r.line("    # connections, of which one that is handed on inside the pod counts two.")
-	r.line("    fd-hard-limit 40000")
+	r.line("    fd-hard-limit %d", MostDescriptors)
 	r.line("    # A certificate is pushed through the runtime API in one buffer: a chain")
 	r.line("    # and key of ML-DSA have 20 KB. Of a buffer full of a request, what is")
 	r.line("    # reserved takes the headers that are set here: a client's ML-DSA")

@@ -94,7 +94,10 @@ func (r *renderer) certificateList(l listener, b bind) string {
 	}
 	var entries strings.Builder
 	for _, c := range b.certificates {
-		certificate := dataplane.Certificate{Name: certificateName(r.label(c.Secret)), Secret: c.Secret, Algorithm: string(c.Algorithm)}
+		certificate := dataplane.Certificate{Name: certificateName(r.label(c.Secret)), Secret: c.Secret, Algorithm: string(c.Algorithm), HSMPool: c.HSMPool}
+		if h := r.gateway.HSM; c.HSMPool != "" && (h == nil || h.Pool != c.HSMPool) {
+			r.fail(fmt.Errorf("the key of certificate %q lies in HSMPool %q, which the gateway does not use", c.Secret, c.HSMPool))
+		}
 		entries.WriteString(CertificateFile(certificate.Name) + names + "\n")
 		if !slices.Contains(r.revision.Certificates, certificate) {
 			r.revision.Certificates = append(r.revision.Certificates, certificate)

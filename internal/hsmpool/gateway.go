@@ -30,11 +30,16 @@ type GatewayMember struct {
 func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 	f := ForGateways{Timeout: Timeout(pool)}
 	for _, m := range pool.Spec.Members {
-		if m.Remote.GatewayTLSSecretRef == nil {
-			return ForGateways{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
-				"HSMPool %q: spec.members[%s].remote.gatewayTLSSecretRef is not set; name a Secret with ca.crt, tls.crt and tls.key of a client that may find and sign", pool.Name, m.Name)
+		d := daemonOf(pool, m)
+		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name)}
+		if m.Remote != nil {
+			if m.Remote.GatewayTLSSecretRef == nil {
+				return ForGateways{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
+					"HSMPool %q: spec.members[%s].remote.gatewayTLSSecretRef is not set; name a Secret with ca.crt, tls.crt and tls.key of a client that may find and sign", pool.Name, m.Name)
+			}
+			g.Secret = m.Remote.GatewayTLSSecretRef.Name
 		}
-		f.Members = append(f.Members, GatewayMember{Name: m.Name, Address: string(m.Remote.Address), ServerName: serverName(m.Remote), Secret: m.Remote.GatewayTLSSecretRef.Name})
+		f.Members = append(f.Members, g)
 	}
 	return f, nil
 }

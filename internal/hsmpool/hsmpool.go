@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -49,16 +50,17 @@ type kept struct {
 func (c *Clients) Open(ctx context.Context, reader client.Reader, pool *v1alpha1.HSMPool) ([]Member, error) {
 	var members []Member
 	for _, m := range pool.Spec.Members {
+		d := daemonOf(pool, m)
 		secret := &corev1.Secret{}
-		err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: m.Remote.TLSSecretRef.Name}, secret)
+		err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: d.secret}, secret)
 		switch {
 		case apierrors.IsNotFound(err):
 			secret = nil
 		case err != nil:
-			return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, m.Remote.TLSSecretRef.Name, err)
+			return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, d.secret, err)
 		}
 		opened := Member{Name: m.Name}
-		if opened.Client, err = c.open(client.ObjectKeyFromObject(pool), m, Timeout(pool), secret); err != nil {
+		if opened.Client, err = c.open(client.ObjectKeyFromObject(pool), d, Timeout(pool), secret); err != nil {
 			opened.Problem, _ = conditions.AsProblem(err)
 		}
 		members = append(members, opened)
@@ -81,31 +83,52 @@ func (c *Clients) Close(pool types.NamespacedName) {
 	delete(c.pools, pool)
 }
 
+// daemon of a member: where it is, and the Secret with what the operator shows
+// it.
+type daemon struct {
+	member              string
+	address, serverName string
+	secret              string
+	// field that names the Secret, or the member whose it is.
+	field string
+	// missing says what to do where there is no such Secret.
+	missing error
+}
+
+func daemonOf(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) daemon {
+	if r := m.Remote; r != nil {
+		field := fmt.Sprintf("spec.members[%s].remote.tlsSecretRef", m.Name)
+		return daemon{m.Name, string(r.Address), serverName(r), r.TLSSecretRef.Name, field, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
+			"%s: Secret %q is not there in namespace %q; create it with ca.crt, tls.crt and tls.key", field, r.TLSSecretRef.Name, pool.Namespace)}
+	}
+	host, secret, field := DaemonHost(pool, m.Name), OperatorSecretName(pool.Name), fmt.Sprintf("member %q", m.Name)
+	return daemon{m.Name, net.JoinHostPort(host, strconv.Itoa(DaemonPort)), host, secret, field, conditions.Waiting(lookAgain, v1alpha1.ReasonPending,
+		"%s: the operator has not made Secret %q yet; wait", field, secret)}
+}
+
 // open finds the client of a member, or makes it. The error is a
 // *conditions.Problem.
-func (c *Clients) open(pool types.NamespacedName, m v1alpha1.HSMMember, timeout time.Duration, secret *corev1.Secret) (*hsm.Client, error) {
-	field := fmt.Sprintf("spec.members[%s].remote.tlsSecretRef", m.Name)
+func (c *Clients) open(pool types.NamespacedName, d daemon, timeout time.Duration, secret *corev1.Secret) (*hsm.Client, error) {
 	if secret == nil {
-		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
-			"%s: Secret %q is not there in namespace %q; create it with ca.crt, tls.crt and tls.key", field, m.Remote.TLSSecretRef.Name, pool.Namespace)
+		return nil, d.missing
 	}
 	credentials := hsm.Credentials{
 		CA:          secret.Data[corev1.ServiceAccountRootCAKey],
 		Certificate: secret.Data[corev1.TLSCertKey],
 		Key:         secret.Data[corev1.TLSPrivateKeyKey],
 	}
-	of := fingerprint([]byte(m.Remote.Address), []byte(m.Remote.ServerName), binary.BigEndian.AppendUint64(nil, uint64(timeout)),
+	of := fingerprint([]byte(d.address), []byte(d.serverName), binary.BigEndian.AppendUint64(nil, uint64(timeout)),
 		credentials.CA, credentials.Certificate, credentials.Key)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k, ok := c.pools[pool][m.Name]; ok && k.of == of {
+	if k, ok := c.pools[pool][d.member]; ok && k.of == of {
 		return k.client, nil
 	}
-	config, err := credentials.Config(serverName(m.Remote))
+	config, err := credentials.Config(d.serverName)
 	if err != nil {
 		return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
-			"%s: Secret %q in namespace %q: %v; it needs ca.crt, tls.crt and tls.key in PEM form", field, secret.Name, pool.Namespace, err)
+			"%s: Secret %q in namespace %q: %v; it needs ca.crt, tls.crt and tls.key in PEM form", d.field, secret.Name, pool.Namespace, err)
 	}
 	if c.pools == nil {
 		c.pools = map[types.NamespacedName]map[string]kept{}
@@ -113,13 +136,13 @@ func (c *Clients) open(pool types.NamespacedName, m v1alpha1.HSMMember, timeout 
 	if c.pools[pool] == nil {
 		c.pools[pool] = map[string]kept{}
 	}
-	made := hsm.New(string(m.Remote.Address), config, timeout)
-	c.pools[pool][m.Name] = kept{of, made}
+	made := hsm.New(d.address, config, timeout)
+	c.pools[pool][d.member] = kept{of, made}
 	return made, nil
 }
 
 // serverName that the certificate of a daemon is checked for.
-func serverName(r v1alpha1.RemoteHSM) string {
+func serverName(r *v1alpha1.RemoteHSM) string {
 	if r.ServerName != "" {
 		return string(r.ServerName)
 	}

@@ -65,7 +65,7 @@ func TestAClientIsKeptUntilWhatItIsMadeOfChanges(t *testing.T) {
 	secret.Data["tls.crt"], secret.Data["tls.key"] = a.Issue(t, hsmtest.ClientName)
 	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: "tls", Name: "pool"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
 		Name:   "hsm-a",
-		Remote: v1alpha1.RemoteHSM{Address: v1alpha1.StoreAddress(server.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "hsm-client"}},
+		Remote: &v1alpha1.RemoteHSM{Address: v1alpha1.StoreAddress(server.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "hsm-client"}},
 	}}}}
 	var clients Clients
 	open := func(objects ...client.Object) Member {

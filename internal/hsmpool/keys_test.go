@@ -41,7 +41,7 @@ func pooled(t *testing.T, members int) ([]*hsmtest.Server, Keys) {
 	for i := range members {
 		s := hsmtest.Serve(t, a)
 		servers = append(servers, s)
-		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: v1alpha1.RemoteHSM{
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: &v1alpha1.RemoteHSM{
 			Address: v1alpha1.StoreAddress(s.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "client"}}})
 	}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(secret, pool).Build()

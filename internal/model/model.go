@@ -4,6 +4,8 @@
 package model
 
 import (
+	"time"
+
 	"qtls.dev/qtls/api/v1alpha1"
 )
 
@@ -19,6 +21,8 @@ type Gateway struct {
 	Observe *Acceptable
 	// Tickets of session resumption; nil where no session is resumed.
 	Tickets *Tickets
+	// HSM that private keys lie in; nil where all are in Secrets.
+	HSM *HSM
 	// DrainTimeoutSeconds bounds the life of a process of an earlier
 	// configuration, and of connections of a pod that ends.
 	DrainTimeoutSeconds int
@@ -54,6 +58,8 @@ type Certificate struct {
 	// Secret that holds it; also names the file.
 	Secret    string
 	Algorithm v1alpha1.KeyAlgorithm
+	// HSMPool that has the private key; empty where the Secret has it.
+	HSMPool string
 	// PostQuantum is the family of its key.
 	PostQuantum bool
 	// Provider says that its key, or a signature of its chain, is of an algorithm
@@ -124,6 +130,26 @@ type Tickets struct {
 	Ring string
 	// LifetimeSeconds of a ticket, and how long a key encrypts.
 	LifetimeSeconds, RotationSeconds int
+}
+
+// HSM is a pool of tokens that hold the same private keys.
+type HSM struct {
+	Pool string
+	// Timeout of a signature in one member.
+	Timeout time.Duration
+	// Members in order of preference.
+	Members []HSMMember
+}
+
+// HSMMember is a token behind an hsmd.
+type HSMMember struct {
+	Name string
+	// Address of the daemon, host:port, and the name that its certificate is
+	// checked for.
+	Address, ServerName string
+	// Secret with ca.crt, tls.crt and tls.key for the daemon's clients in the
+	// gateway's pods.
+	Secret string
 }
 
 // Acceptable is what a policy accepts.

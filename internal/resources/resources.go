@@ -1,6 +1,7 @@
-// Package resources builds the Kubernetes objects of a gateway: one pure
-// function for each. They hold nothing that changes when only the data plane's
-// configuration does, so that a new configuration restarts no pod.
+// Package resources builds the Kubernetes objects of a gateway, and of the
+// daemons of an HSMPool: one pure function for each. A gateway's hold nothing
+// that changes when only the data plane's configuration does, so that a new
+// configuration restarts no pod.
 package resources
 
 import (
@@ -16,7 +17,9 @@ type Settings struct {
 	// Image of the gateway: HAProxy and the agent.
 	Image string
 	// RedisImage is that of embedded ticket stores: Valkey.
-	RedisImage       string
+	RedisImage string
+	// HSMImage is that of an HSMPool's daemons: hsmd, and a token in software.
+	HSMImage         string
 	ImagePullPolicy  corev1.PullPolicy
 	ImagePullSecrets []string
 	// OperatorNamespace is where the operator's own pods are.

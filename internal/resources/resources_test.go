@@ -35,7 +35,7 @@ func example() *v1alpha1.QTLSGateway {
 	}
 }
 
-var settings = Settings{Image: "registry.example/gateway:1", RedisImage: "registry.example/redis:1", ImagePullPolicy: corev1.PullIfNotPresent,
+var settings = Settings{Image: "registry.example/gateway:1", RedisImage: "registry.example/redis:1", HSMImage: "registry.example/hsm:1", ImagePullPolicy: corev1.PullIfNotPresent,
 	ImagePullSecrets: []string{"pull"}, OperatorNamespace: "qtls-system"}
 
 func TestTheObjectsAreTheGoldenOnes(t *testing.T) {
@@ -54,26 +54,32 @@ func TestTheObjectsAreTheGoldenOnes(t *testing.T) {
 		"redis-secret":        RedisSecret(g, files()),
 		"dataplane":           DataPlane(g, map[string]string{"assignment.json": "{}"}),
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := yaml.Marshal(object)
-			if err != nil {
+		golden(t, name, object)
+	}
+}
+
+// golden compares an object with the file of that name.
+func golden(t *testing.T, name string, object client.Object) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		got, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			file := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatalf("%v; run with -update to write it", err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-want +got; -update writes it anew):\n%s", name, diff)
-			}
-		})
-	}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatalf("%v; run with -update to write it", err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s (-want +got; -update writes it anew):\n%s", name, diff)
+		}
+	})
 }
 
 func TestEveryObjectIsOwnedByTheGateway(t *testing.T) {

@@ -10,6 +10,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::Path,
     sync::{Arc, Mutex},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -79,13 +80,28 @@ impl Client {
     }
 }
 
+/// Several clients at a time: each makes one connection after another, until it is told that there are enough.
+pub fn load(clients: usize, next: impl Fn() -> Option<Result<Duration>> + Sync) -> Tally {
+    let tally = Mutex::new(Tally::default());
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                while let Some(outcome) = next() {
+                    tally.lock().unwrap().count(outcome);
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap()
+}
+
 /// What became of several handshakes.
 #[derive(Default)]
 pub struct Tally {
     /// How long those took that succeeded, in milliseconds.
     pub times: Vec<f64>,
-    failed: usize,
-    first_error: Option<String>,
+    pub failed: usize,
+    pub first_error: Option<String>,
 }
 
 impl Tally {
@@ -123,7 +139,7 @@ mod tests {
         pkey::{PKey, Private},
         x509::{extension::SubjectAlternativeName, X509NameBuilder, X509},
     };
-    use std::{fs, net::TcpListener, thread};
+    use std::{fs, net::TcpListener};
 
     fn certificate() -> (X509, PKey<Private>) {
         let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();

@@ -3,7 +3,7 @@
 use crate::{
     client::Client,
     pki,
-    server::{scratch, Providers, Server},
+    server::{scratch, Providers, Server, Settings},
     stats::spread,
     Result,
 };
@@ -22,12 +22,13 @@ pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
     for (group, algorithm) in CASES {
         let certificate = pki::certificate(dir.path(), algorithm)?;
         let client = Client::new(group, &certificate.file)?;
-        let stock = Server::start(dir.path(), "stock", Providers::Stock, &certificate, group, None)?;
-        let fast = Server::start(dir.path(), "fast", Providers::Preferred, &certificate, group, None)?;
+        let stock = Server::start(dir.path(), "stock", &Settings::new(Providers::Stock, group), &[&certificate.file])?;
+        let fast =
+            Server::start(dir.path(), "fast", &Settings::new(Providers::Preferred, group), &[&certificate.file])?;
         let round = |server: &Server| -> Result<f64> {
             let before = server.cpu()?;
             for _ in 0..handshakes {
-                client.handshake(server.address)?;
+                client.handshake(server.address())?;
             }
             Ok((server.cpu()? - before) / handshakes as f64 * 1e6)
         };

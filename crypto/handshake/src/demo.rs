@@ -3,7 +3,7 @@
 use crate::{
     client::{Client, Tally},
     pki,
-    server::{Providers, Server},
+    server::{Providers, Server, Settings},
     stats::spread,
     Result,
 };
@@ -54,15 +54,15 @@ pub fn run(handshakes: usize, seconds: usize) -> Result<()> {
     );
     for (case, algorithm, group) in CASES {
         let certificate = pki::certificate(dir.path(), algorithm)?;
-        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group, None)?;
+        let server = Server::start(dir.path(), "demo", &Settings::new(Providers::Loaded, group), &[&certificate.file])?;
         let client = Client::new(group, &certificate.file)?;
         let (mut counted, mut timed) = (Tally::default(), Tally::default());
         for _ in 0..handshakes {
-            counted.count(client.handshake(server.address));
+            counted.count(client.handshake(server.address()));
         }
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(seconds as u64) {
-            timed.count(client.handshake(server.address));
+            timed.count(client.handshake(server.address()));
         }
         println!("{case:<42} {algorithm:<11} {group:<14} {counted:>9} {timed:>11}");
         failures.extend([counted, timed].into_iter().filter_map(|t| t.failure(group, algorithm)));
@@ -75,11 +75,11 @@ pub fn run(handshakes: usize, seconds: usize) -> Result<()> {
     );
     for (level, family, group, algorithm) in LEVELS {
         let certificate = pki::certificate(dir.path(), algorithm)?;
-        let server = Server::start(dir.path(), "demo", Providers::Loaded, &certificate, group, None)?;
+        let server = Server::start(dir.path(), "demo", &Settings::new(Providers::Loaded, group), &[&certificate.file])?;
         let client = Client::new(group, &certificate.file)?;
         let mut tally = Tally::default();
         for _ in 0..FOR_TIMES {
-            tally.count(client.handshake(server.address));
+            tally.count(client.handshake(server.address()));
         }
         let time =
             if tally.times.is_empty() { "none succeeded".into() } else { format!("{:.2}", spread(&tally.times)) };

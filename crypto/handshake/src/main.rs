@@ -3,18 +3,22 @@
 //! - `qtls-handshake demo`: the KpqC cases, with certificate sizes and times beside those of classical and NIST's.
 //! - `qtls-handshake cost`: CPU of HAProxy for each handshake, with and without the provider's fast path.
 //! - `qtls-handshake resumption`: CPU of HAProxy for a full handshake and for one that a ticket resumes, by mode.
+//! - `qtls-handshake hsm`: handshakes, their times and CPU with keys in tokens: in each way there is, and with a slow one.
 //! - `qtls-handshake operations`: what single operations cost, of every algorithm and provider.
 //!
-//! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES).
+//! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES). `hsm` needs
+//! pkcs11-provider, and libqtls_pkcs11.so, libkryoptic_pkcs11.so and hsmd beside itself.
 
 mod client;
 mod cost;
 mod demo;
+mod hsm;
 mod operations;
 mod pki;
 mod resumption;
 mod server;
 mod stats;
+mod token;
 
 use std::{env, process::ExitCode};
 
@@ -24,6 +28,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const USAGE: &str = "usage: qtls-handshake demo [--handshakes N] [--seconds S]
        qtls-handshake cost [--rounds N] [--handshakes N]
        qtls-handshake resumption [--rounds N] [--handshakes N]
+       qtls-handshake hsm [--rounds N] [--handshakes N] [--seconds S]
        qtls-handshake operations [TEXT]     (only rows of the table that have the text)";
 
 /// The number after an option.
@@ -46,6 +51,7 @@ fn run(args: &[String]) -> Result<()> {
     let known: &[&str] = match args.first().map(String::as_str) {
         Some("demo") => &["--handshakes", "--seconds"],
         Some("cost" | "resumption") => &["--rounds", "--handshakes"],
+        Some("hsm") => &["--rounds", "--handshakes", "--seconds"],
         _ => return Err(USAGE.into()),
     };
     if let Some(unknown) = args[1..].iter().step_by(2).find(|a| !known.contains(&a.as_str())) {
@@ -55,6 +61,7 @@ fn run(args: &[String]) -> Result<()> {
     match args[0].as_str() {
         "demo" => demo::run(handshakes, option(args, "--seconds", 10)?),
         "cost" => cost::run(rounds, handshakes),
+        "hsm" => hsm::run(rounds, handshakes, option(args, "--seconds", 2)?),
         _ => resumption::run(rounds, handshakes),
     }
 }

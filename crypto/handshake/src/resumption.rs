@@ -3,7 +3,7 @@
 use crate::{
     client::Client,
     pki,
-    server::{scratch, setting, Providers, Server},
+    server::{scratch, setting, Providers, Server, Settings},
     stats::spread,
     Result,
 };
@@ -84,7 +84,7 @@ impl Kind {
         let (handshakes, mut next) = (tickets.len(), Vec::with_capacity(tickets.len()));
         let before = server.cpu()?;
         for ticket in tickets {
-            let connection = client.connect(server.address, ticket)?;
+            let connection = client.connect(server.address(), ticket)?;
             self.resumed += connection.resumed as usize;
             next.push(connection.ticket);
         }
@@ -124,10 +124,8 @@ pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
                 server: Server::start(
                     dir.path(),
                     &rows.len().to_string(),
-                    providers,
-                    &certificate,
-                    mode.group,
-                    Some(&keys),
+                    &Settings { ticket_keys: Some(&keys), ..Settings::new(providers, mode.group) },
+                    &[&certificate.file],
                 )?,
                 full: Kind::default(),
                 resumed: Kind::default(),

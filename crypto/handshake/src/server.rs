@@ -1,6 +1,6 @@
 //! HAProxy on loopback, that answers each request itself.
 
-use crate::{pki::Certificate, Result};
+use crate::Result;
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -14,7 +14,8 @@ use std::{
 /// A running HAProxy; it ends with this value.
 pub struct Server {
     process: Child,
-    pub address: SocketAddr,
+    /// One for each certificate.
+    pub addresses: Vec<SocketAddr>,
     log: PathBuf,
 }
 
@@ -41,65 +42,111 @@ impl Providers {
     }
 }
 
+/// How HAProxy is set up, besides its certificates.
+pub struct Settings<'a> {
+    pub providers: Providers,
+    pub group: &'a str,
+    /// Tickets under the keys of a file, if there is one.
+    pub ticket_keys: Option<&'a Path>,
+    /// Jobs of OpenSSL's ASYNC: `ssl-mode-async`.
+    pub asynchronous: bool,
+    pub threads: usize,
+    pub environment: &'a [(&'static str, PathBuf)],
+}
+
+impl<'a> Settings<'a> {
+    /// One thread, no tickets.
+    pub fn new(providers: Providers, group: &'a str) -> Settings<'a> {
+        Settings { providers, group, ticket_keys: None, asynchronous: false, threads: 1, environment: &[] }
+    }
+}
+
 impl Server {
-    /// Starts HAProxy with one certificate and one group, and with tickets under the keys of a file, if there is one.
-    pub fn start(
-        dir: &Path,
-        name: &str,
-        providers: Providers,
-        certificate: &Certificate,
-        group: &str,
-        ticket_keys: Option<&Path>,
-    ) -> Result<Server> {
-        // A port of the kernel's choice, which HAProxy gets as a socket: nobody else can take it meanwhile.
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let (address, socket) = (listener.local_addr()?, listener.as_raw_fd());
-        // SAFETY: the socket is ours, and no other thread starts a process.
-        if unsafe { libc::fcntl(socket, libc::F_SETFD, 0) } != 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        let (configuration, log) = (dir.join(format!("{name}.cfg")), dir.join(format!("{name}.log")));
+    /// Starts HAProxy with a port for each certificate, which is a file with its key.
+    pub fn start(dir: &Path, name: &str, settings: &Settings, certificates: &[&Path]) -> Result<Server> {
         // As the gateway's own configuration has it.
-        let tickets = match ticket_keys {
+        let tickets = match settings.ticket_keys {
             None => "no-tls-tickets".into(),
             Some(file) => format!("tls-ticket-keys {}", file.display()),
         };
-        let text = format!(
-            "global\n{}    tune.ssl.cachesize 0\n    tune.ssl.lifetime 7200\n    nbthread 1\n    maxconn 2000\n\
+        let mut text = format!(
+            "global\n{}{}    tune.ssl.cachesize 0\n    tune.ssl.lifetime 7200\n    nbthread {}\n    maxconn 2000\n\
              defaults\n    mode http\n    timeout client 60s\n    timeout server 60s\n    timeout connect 60s\n\
-             frontend f\n    bind fd@{socket} ssl crt {} curves {group} ssl-min-ver TLSv1.3 {tickets}\n\
-             \x20   http-request return status 200\n",
-            providers.configuration(),
-            certificate.file.display(),
+             frontend f\n    http-request return status 200\n",
+            settings.providers.configuration(),
+            if settings.asynchronous { "    ssl-mode-async\n" } else { "" },
+            settings.threads,
         );
+        let (mut listeners, mut addresses) = (vec![], vec![]);
+        for certificate in certificates {
+            // A port of the kernel's choice, which HAProxy gets as a socket: nobody else can take it meanwhile.
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let socket = listener.as_raw_fd();
+            // SAFETY: the socket is ours, and no other thread starts a process.
+            if unsafe { libc::fcntl(socket, libc::F_SETFD, 0) } != 0 {
+                return Err(io::Error::last_os_error().into());
+            }
+            let (certificate, group) = (certificate.display(), settings.group);
+            text +=
+                &format!("    bind fd@{socket} ssl crt {certificate} curves {group} ssl-min-ver TLSv1.3 {tickets}\n");
+            addresses.push(listener.local_addr()?);
+            listeners.push(listener);
+        }
+        let (configuration, log) = (dir.join(format!("{name}.cfg")), dir.join(format!("{name}.log")));
         fs::write(&configuration, text)?;
         let output = File::create(&log)?;
         let process = ending_with_us("haproxy")
             .args(["-db", "-f"])
             .arg(&configuration)
+            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
             .map_err(|e| format!("haproxy does not start: {e}"))?;
-        drop(listener);
-        let mut server = Server { process, address, log };
+        drop(listeners);
+        let mut server = Server { process, addresses, log };
         // A connection waits at the socket until HAProxy has started, and has seen that it is over, or has ended.
-        if let Ok(mut first) = TcpStream::connect(address) {
+        if let Ok(mut first) = TcpStream::connect(server.address()) {
             first.set_read_timeout(Some(Duration::from_secs(60)))?;
             let _ = first.shutdown(Shutdown::Write).and_then(|()| first.read_to_end(&mut vec![]));
         }
-        if TcpStream::connect(address).is_err() {
+        if TcpStream::connect(server.address()).is_err() {
             let status = server.process.wait()?;
-            return Err(format!("haproxy ended with {status}: {}", fs::read_to_string(&server.log)?).into());
+            return Err(format!("{name}: haproxy ended with {status}: {}", server.log()?).into());
         }
         Ok(server)
     }
 
-    /// CPU time of the process so far, in seconds, to the nanosecond; it has one thread.
+    /// That of the first certificate.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// What it wrote so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// CPU time of the process so far, in seconds.
     pub fn cpu(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.process.id()))?;
-        let nanoseconds: f64 = stat.split_whitespace().next().ok_or("schedstat is empty")?.parse()?;
-        Ok(nanoseconds / 1e9)
+        cpu(self.process.id())
+    }
+}
+
+/// CPU time of a process so far, all its threads together, in seconds: to the nanosecond.
+pub fn cpu(process: u32) -> Result<f64> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: places for the answers.
+    let failed = unsafe {
+        libc::clock_getcpuclockid(process as libc::pid_t, &mut clock) != 0 || libc::clock_gettime(clock, &mut time) != 0
+    };
+    match failed {
+        true => Err(format!("process {process} has no clock: it has ended").into()),
+        false => Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9),
     }
 }
 
@@ -133,7 +180,7 @@ pub fn setting() -> Result<String> {
 }
 
 /// A command that the kernel kills when the thread that started it ends, even one that was killed and dropped nothing.
-fn ending_with_us(program: &str) -> Command {
+pub fn ending_with_us(program: &str) -> Command {
     let us = process::id();
     let mut command = Command::new(program);
     // SAFETY: both are system calls, and nothing is allocated between fork and exec.

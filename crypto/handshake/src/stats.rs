@@ -8,16 +8,18 @@ pub struct Spread {
     pub high: f64,
 }
 
-/// The spread of at least one value.
-pub fn spread(values: &[f64]) -> Spread {
+/// What a part of at least one value, 0.99 of them for instance, does not exceed.
+pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |q: f64| {
-        let position = q * (sorted.len() - 1) as f64;
-        let (below, above) = (position.floor() as usize, position.ceil() as usize);
-        sorted[below] + (sorted[above] - sorted[below]) * position.fract()
-    };
-    Spread { low: at(0.25), median: at(0.5), high: at(0.75) }
+    let position = part * (sorted.len() - 1) as f64;
+    let (below, above) = (position.floor() as usize, position.ceil() as usize);
+    sorted[below] + (sorted[above] - sorted[below]) * position.fract()
+}
+
+/// The spread of at least one value.
+pub fn spread(values: &[f64]) -> Spread {
+    Spread { low: quantile(values, 0.25), median: quantile(values, 0.5), high: quantile(values, 0.75) }
 }
 
 impl std::fmt::Display for Spread {

@@ -50,6 +50,21 @@ fn every_function_is_there_and_those_not_needed_say_so() {
     );
 }
 
+/// pkcs11-provider loads it with RTLD_DEEPBIND, and HAProxy has jemalloc: what it allocates by the one may not be freed by the
+/// other. What a library takes if the program happens to have it is found in the program all the same.
+#[test]
+fn it_takes_nothing_that_only_some_programs_have() {
+    let symbols = common::run("nm", &["-D", "--undefined-only", common::module().to_str().unwrap()]);
+    let all: Vec<_> = symbols.lines().map(|line| line.trim()).collect();
+    assert!(all.iter().any(|symbol| symbol.starts_with("U malloc")), "{symbols}");
+    // What has a version is libc's.
+    let optional: Vec<_> = all.iter().filter_map(|s| s.strip_prefix("w ")).filter(|s| !s.contains('@')).collect();
+    let of_the_compiler =
+        ["__cxa_thread_atexit_impl", "__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable"];
+    let others: Vec<_> = optional.iter().filter(|symbol| !of_the_compiler.contains(symbol)).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
 #[test]
 fn nothing_works_before_it_is_initialised_and_nothing_twice() {
     let module = Module::new();

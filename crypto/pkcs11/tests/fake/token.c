@@ -17,6 +17,7 @@
 #include <openssl/params.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
+#include <openssl/x509.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -31,14 +32,14 @@
 typedef unsigned long ulong;
 typedef unsigned char byte;
 enum {
-    OK = 0, SLOT_ID_INVALID = 3, GENERAL_ERROR = 5, ARGUMENTS_BAD = 7, DATA_LEN_RANGE = 0x21, TOKEN_NOT_PRESENT = 0xe0,
+    OK = 0, SLOT_ID_INVALID = 3, GENERAL_ERROR = 5, ARGUMENTS_BAD = 7, ATTRIBUTE_TYPE_INVALID = 0x12, DATA_LEN_RANGE = 0x21, TOKEN_NOT_PRESENT = 0xe0,
     KEY_HANDLE_INVALID = 0x60, MECHANISM_INVALID = 0x70, MECHANISM_PARAM_INVALID = 0x71, OPERATION_ACTIVE = 0x90,
     OPERATION_NOT_INITIALIZED = 0x91, PIN_INCORRECT = 0xa0, PIN_LOCKED = 0xa4, SESSION_COUNT = 0xb1,
     SESSION_HANDLE_INVALID = 0xb3, USER_ALREADY_LOGGED_IN = 0x100, USER_NOT_LOGGED_IN = 0x101, BUFFER_TOO_SMALL = 0x150,
     NOT_INITIALIZED = 0x190, ALREADY_INITIALIZED = 0x191,
 };
 enum { CKM_RSA_PKCS = 1, CKM_RSA_X_509 = 3, CKM_RSA_PKCS_PSS = 0xd, CKM_ECDSA = 0x1041, CKM_ML_DSA = 0x1d };
-enum { CKM_SHA256 = 0x250, CKM_SHA384 = 0x260, CKM_SHA512 = 0x270, CKA_LABEL = 3 };
+enum { CKM_SHA256 = 0x250, CKM_SHA384 = 0x260, CKM_SHA512 = 0x270, CKA_LABEL = 3, CKA_PUBLIC_KEY_INFO = 0x129 };
 typedef struct { byte major, minor; } version;
 typedef struct { ulong type; void *value; ulong len; } attribute;
 typedef struct { ulong type; void *parameter; ulong len; } mechanism;
@@ -337,6 +338,40 @@ static ulong find_final(ulong handle) {
     return code;
 }
 
+static EVP_PKEY *read_key(ulong index) {
+    char path[4300];
+    file_of(keys[index], path);
+    FILE *file = fopen(path, "re");
+    EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, NULL) : NULL;
+    if (file) fclose(file);
+    return key;
+}
+
+/* Of a key there is its public half to be had, and nothing else. */
+static ulong get_attribute_value(ulong handle, ulong key, attribute *wanted, ulong count) {
+    session *s;
+    ulong code = use(handle, &s), index = (key & 0xff) - 1;
+    if (code == OK && (key >> 8 != told->epoch || index >= KEYS || !keys[index][0])) code = KEY_HANDLE_INVALID;
+    for (ulong i = 0; code == OK && i < count; i++) {
+        if (wanted[i].type != CKA_PUBLIC_KEY_INFO) {
+            wanted[i].len = (ulong)-1;
+            code = ATTRIBUTE_TYPE_INVALID;
+            break;
+        }
+        EVP_PKEY *found = read_key(index);
+        byte *der = NULL;
+        int len = found ? i2d_PUBKEY(found, &der) : -1;
+        if (len < 0) code = KEY_HANDLE_INVALID;
+        else if (wanted[i].value && wanted[i].len < (ulong)len) code = BUFFER_TOO_SMALL;
+        else if (wanted[i].value) memcpy(wanted[i].value, der, (size_t)len);
+        wanted[i].len = len < 0 ? (ulong)-1 : (ulong)len;
+        OPENSSL_free(der);
+        EVP_PKEY_free(found);
+    }
+    done(s);
+    return code;
+}
+
 static ulong sign_init(ulong handle, mechanism *how, ulong key) {
     session *s = NULL;
     ulong code = begin(SIGN_INIT), index = (key & 0xff) - 1;
@@ -385,13 +420,9 @@ static int numbers(const byte *der, size_t len, byte *out, size_t half) {
 }
 
 static ulong make(session *s, const byte *data, ulong len, byte *out, ulong *room) {
-    char path[4300];
     byte made[8192];
     size_t n = sizeof made;
-    file_of(keys[s->key], path);
-    FILE *file = fopen(path, "re");
-    EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, NULL) : NULL;
-    if (file) fclose(file);
+    EVP_PKEY *key = read_key(s->key);
     if (!key) return KEY_HANDLE_INVALID;
     EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new(key, NULL);
     EVP_MD_CTX *whole = EVP_MD_CTX_new();
@@ -454,7 +485,7 @@ static struct {
     void *functions[68];
 } table = {.version = {2, 40}, .functions = {
     [0] = initialize, [1] = finalize, [4] = get_slot_list, [6] = get_token_info, [12] = open_session, [13] = close_session,
-    [15] = get_session_info, [18] = login, [26] = find_init, [27] = find, [28] = find_final, [42] = sign_init, [43] = sign,
+    [15] = get_session_info, [18] = login, [24] = get_attribute_value, [26] = find_init, [27] = find, [28] = find_final, [42] = sign_init, [43] = sign,
 }};
 
 ulong C_GetFunctionList(void **list) {

@@ -1,0 +1,333 @@
+package hsmpool
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/agentpki"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/owned"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=secrets;configmaps;services;serviceaccounts;persistentvolumeclaims,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
+
+// lookAgain is how often what is applied is looked at without a change of
+// anything: certificates are renewed long before their end.
+const lookAgain = time.Hour
+
+// kinds of objects that a pool may own, in the order in which those that are
+// not wanted any more are deleted.
+var kinds = []client.Object{
+	&appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}, &corev1.Service{}, &corev1.ConfigMap{},
+	&corev1.ServiceAccount{}, &corev1.PersistentVolumeClaim{}, &corev1.Secret{},
+}
+
+// object that a pool owns.
+type object struct {
+	kind schema.GroupVersionKind
+	name string
+}
+
+// provided is what was last written for a pool.
+type provided struct {
+	generation int64
+	at         time.Time
+	// versions of the objects.
+	versions map[object]string
+	// problems are by member; those of all under the empty name.
+	problems map[string]*conditions.Problem
+}
+
+// managed are the members whose daemon the operator runs.
+func managed(pool *v1alpha1.HSMPool) []v1alpha1.HSMMember {
+	var members []v1alpha1.HSMMember
+	for _, m := range pool.Spec.Members {
+		if m.SoftToken != nil {
+			members = append(members, m)
+		}
+	}
+	return members
+}
+
+// provide the daemons of a pool: write what is wanted, unless it is there just
+// as it was written last, and delete what is not wanted any more. What cannot
+// be written is a member's problem.
+func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[string]*conditions.Problem, error) {
+	key := client.ObjectKeyFromObject(pool)
+	r.mu.Lock()
+	last := r.daemons[key]
+	r.mu.Unlock()
+	now := r.Clock.Now()
+	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && r.unchanged(ctx, pool, last) {
+		return nil, nil
+	}
+	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}}
+	if err := r.write(ctx, pool, next, now); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.daemons == nil {
+		r.daemons = map[client.ObjectKey]provided{}
+	}
+	r.daemons[key] = next
+	return next.problems, nil
+}
+
+// unchanged says whether the objects are as they were written.
+func (r *Reconciler) unchanged(ctx context.Context, pool *v1alpha1.HSMPool, last provided) bool {
+	for o, version := range last.versions {
+		existing := &metav1.PartialObjectMetadata{}
+		existing.SetGroupVersionKind(o.kind)
+		if err := r.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: o.name}, existing); err != nil || existing.ResourceVersion != version {
+			return false
+		}
+	}
+	return true
+}
+
+// write all objects of a pool.
+func (r *Reconciler) write(ctx context.Context, pool *v1alpha1.HSMPool, p provided, now time.Time) error {
+	members := managed(pool)
+	if len(members) == 0 {
+		return r.prune(ctx, pool, p)
+	}
+	authority, err := r.authority(ctx, pool, p, now)
+	if err != nil {
+		return p.note("", err)
+	}
+	common := []client.Object{resources.HSMPodDisruptionBudget(pool)}
+	for name, client := range map[string]string{
+		hsmpool.OperatorSecretName(pool.Name): resources.HsmdOperator,
+		hsmpool.GatewaysSecretName(pool.Name): resources.HsmdGateways,
+	} {
+		data, err := r.certificate(ctx, pool, authority, name, client, x509.ExtKeyUsageClientAuth, now)
+		if err != nil {
+			return p.note("", err)
+		}
+		common = append(common, resources.HSMSecret(pool, name, data))
+	}
+	if err := r.apply(ctx, pool, p, common); err != nil {
+		return p.note("", err)
+	}
+	for _, m := range members {
+		if err := p.note(m.Name, r.writeMember(ctx, pool, m, authority, p, now)); err != nil {
+			return err
+		}
+	}
+	if len(p.problems) > 0 {
+		return nil // what is missing here is not what nobody wants
+	}
+	return r.prune(ctx, pool, p)
+}
+
+// note a problem with a member; other errors are tried again.
+func (p provided) note(member string, err error) error {
+	problem, ok := conditions.AsProblem(err)
+	switch {
+	case err == nil:
+		return nil
+	case ok:
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		problem = &conditions.Problem{Reason: v1alpha1.ReasonNotApplied, Message: err.Error(), After: Interval}
+	default:
+		return err
+	}
+	p.problems[member] = problem
+	return nil
+}
+
+func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, authority *agentpki.Succession, p provided, now time.Time) error {
+	if err := r.pins(ctx, pool, m, p); err != nil {
+		return err
+	}
+	data, err := r.certificate(ctx, pool, authority, hsmpool.DaemonName(pool.Name, m.Name), hsmpool.DaemonHost(pool, m.Name), x509.ExtKeyUsageServerAuth, now)
+	if err != nil {
+		return err
+	}
+	return r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...))
+}
+
+func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {
+	for _, o := range objects {
+		version, err := owned.Apply(ctx, r.Client, r.Client, pool, "HSMPool", o)
+		if err != nil {
+			return err
+		}
+		p.versions[object{o.GetObjectKind().GroupVersionKind(), o.GetName()}] = version
+	}
+	return nil
+}
+
+// secret of the pool's own; nil if there is none.
+func (r *Reconciler) secret(ctx context.Context, pool *v1alpha1.HSMPool, name string) (*corev1.Secret, error) {
+	s := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, s)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, name, err)
+	case !metav1.IsControlledBy(s, pool):
+		return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
+			"Secret %q exists in namespace %q and is not this HSMPool's; delete or rename it, or rename the HSMPool", name, pool.Namespace)
+	}
+	return s, nil
+}
+
+// authority of the certificates of a pool's daemons and their clients. It is
+// the pool's own, for clients of one pool are nobody to another.
+func (r *Reconciler) authority(ctx context.Context, pool *v1alpha1.HSMPool, p provided, now time.Time) (*agentpki.Succession, error) {
+	name := hsmpool.AuthoritySecretName(pool.Name)
+	existing, err := r.secret(ctx, pool, name)
+	if err != nil {
+		return nil, err
+	}
+	var data map[string][]byte
+	if existing != nil {
+		data = existing.Data
+	}
+	s, changed, reason, err := agentpki.Succeed(data, now)
+	if err != nil {
+		return nil, err
+	}
+	if reason != nil {
+		ctrl.LoggerFrom(ctx).Error(reason, "the authority of an HSMPool does not parse; a new one takes its place", "secret", name)
+	}
+	if !changed {
+		p.versions[object{corev1.SchemeGroupVersion.WithKind("Secret"), name}] = existing.ResourceVersion
+		return s, nil
+	}
+	if data, err = s.Data(); err != nil {
+		return nil, err
+	}
+	return s, r.apply(ctx, pool, p, []client.Object{resources.HSMSecret(pool, name, data)})
+}
+
+// certificate is the data of a Secret with a certificate: those there are,
+// unless they have to be renewed.
+func (r *Reconciler) certificate(ctx context.Context, pool *v1alpha1.HSMPool, a *agentpki.Succession, secret, name string, usage x509.ExtKeyUsage, now time.Time) (map[string][]byte, error) {
+	existing, err := r.secret(ctx, pool, secret)
+	if err != nil {
+		return nil, err
+	}
+	var data map[string][]byte
+	if existing != nil {
+		data = existing.Data
+	}
+	return a.Keep(data, name, usage, now)
+}
+
+// pins makes the PINs of a token in software, once: a token keeps those that it
+// was made with.
+func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
+	name := hsmpool.PINSecretName(pool.Name, m.Name)
+	secret, err := r.secret(ctx, pool, name)
+	if err != nil {
+		return err
+	}
+	if secret == nil {
+		if claim := resources.SoftTokenClaim(pool, m); claim != nil {
+			err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
+			if err == nil {
+				return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing,
+					"Secret %q with the PINs of the token is gone from namespace %q, and its volume is not; restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim %q",
+					name, pool.Namespace, claim.Name)
+			}
+			if !apierrors.IsNotFound(err) {
+				return fmt.Errorf("PersistentVolumeClaim %s: %w", claim.Name, err)
+			}
+		}
+		secret = resources.PINSecret(pool, m.Name, map[string][]byte{
+			resources.KeyUserPIN: []byte(rand.Text()), resources.KeyOfficerPIN: []byte(rand.Text()),
+		})
+		if err := r.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return fmt.Errorf("Secret %s: %w", name, err)
+		}
+	}
+	p.versions[object{corev1.SchemeGroupVersion.WithKind("Secret"), name}] = secret.ResourceVersion
+	return nil
+}
+
+// prune deletes what the pool owns and does not want any more.
+func (r *Reconciler) prune(ctx context.Context, pool *v1alpha1.HSMPool, p provided) error {
+	var errs []error
+	for _, k := range kinds {
+		kind, err := r.GroupVersionKindFor(k)
+		if err != nil {
+			return err
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := r.List(ctx, list, client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelHSMPool: pool.Name}); err != nil {
+			return fmt.Errorf("%s: %w", kind.Kind, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			o.SetGroupVersionKind(kind)
+			if _, wanted := p.versions[object{kind, o.Name}]; wanted || !metav1.IsControlledBy(o, pool) || o.DeletionTimestamp != nil {
+				continue
+			}
+			ctrl.LoggerFrom(ctx).Info("deleting what no member needs", "kind", kind.Kind, "name", o.Name)
+			if err := owned.Remove(ctx, r.Client, o); err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", kind.Kind, o.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitsFor says why a daemon that gives no answer does not run, as far as it
+// can be seen.
+func (r *Reconciler) waitsFor(ctx context.Context, pool *v1alpha1.HSMPool, member string) *conditions.Problem {
+	name := hsmpool.DaemonName(pool.Name, member)
+	set := &appsv1.StatefulSet{}
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, set); err != nil || set.Status.ReadyReplicas > 0 {
+		return nil
+	}
+	return &conditions.Problem{Reason: v1alpha1.ReasonDaemonNotReady, Message: fmt.Sprintf(
+		"member %q: the pod of StatefulSet %q is not ready; `kubectl describe pods -l app.kubernetes.io/instance=%s` says why", member, name, name)}
+}
+
+// blame what is known to be wrong with the daemons that the operator runs,
+// rather than what it leads to.
+func blame(pool *v1alpha1.HSMPool, observations []hsmpool.Observation, problems map[string]*conditions.Problem, waitsFor func(member string) *conditions.Problem) []hsmpool.Observation {
+	blamed := slices.Clone(observations)
+	for i := range blamed {
+		o := &blamed[i]
+		if pool.Spec.Members[i].Remote != nil {
+			continue
+		}
+		problem := cmp.Or(problems[o.Member], problems[""])
+		if problem == nil && o.State == v1alpha1.HSMMemberUnknown {
+			problem = waitsFor(o.Member)
+		}
+		if problem != nil {
+			o.Problem = problem
+		}
+	}
+	return blamed
+}

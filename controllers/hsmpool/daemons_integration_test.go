@@ -1,0 +1,233 @@
+//go:build integration
+
+package hsmpool_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	controller "qtls.dev/qtls/controllers/hsmpool"
+	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+// world is a running controller and a namespace.
+type world struct {
+	*testing.T
+	client.Client
+	namespace string
+}
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	r := &controller.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: 100 * time.Millisecond,
+		Settings: resources.Settings{HSMImage: "hsm:test", ImagePullPolicy: corev1.PullIfNotPresent, OperatorNamespace: "qtls-system"}}
+	if err := r.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Start(t, mgr)
+	return w
+}
+
+func (w world) soft(name string, storage v1alpha1.SoftTokenStorage, members ...string) *v1alpha1.HSMPool {
+	w.Helper()
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	for _, m := range members {
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: m, SoftToken: &v1alpha1.SoftToken{Storage: storage}})
+	}
+	if err := w.Create(w.Context(), pool); err != nil {
+		w.Fatal(err)
+	}
+	return pool
+}
+
+func (w world) get(name string, o client.Object) error {
+	return w.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, o)
+}
+
+// is waits until a pool's condition is as it should be.
+func (w world) is(pool *v1alpha1.HSMPool, condition string, status metav1.ConditionStatus, reason, says string) {
+	w.Helper()
+	testenv.Eventually(w.T, func(ctx context.Context) error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(pool.Status.Conditions, condition)
+		if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
+			return fmt.Errorf("%s is not %s for %s, saying %q: %+v", condition, status, reason, says, c)
+		}
+		return nil
+	})
+}
+
+// The whole life of a pool of tokens in software, but for its pods: the API
+// server runs none.
+func TestTheDaemonOfASoftToken(t *testing.T) {
+	w := newWorld(t)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft-a", "soft-b")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, `the pod of StatefulSet "dev-soft-a-hsmd" is not ready`)
+	w.is(pool, v1alpha1.ConditionDevelopment, "True", v1alpha1.ReasonSoftToken, `not for production: of member "soft-a", "soft-b"`)
+
+	for _, name := range []string{"dev-soft-a-hsmd", "dev-soft-b-hsmd"} {
+		for _, o := range []client.Object{&appsv1.StatefulSet{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.ServiceAccount{},
+			&networkingv1.NetworkPolicy{}, &corev1.PersistentVolumeClaim{}, &corev1.Secret{}} {
+			if err := w.get(name, o); err != nil || !metav1.IsControlledBy(o, pool) {
+				t.Errorf("%T: %v; owners %v", o, err, o.GetOwnerReferences())
+			}
+		}
+	}
+	if err := w.get("dev-hsm", &policyv1.PodDisruptionBudget{}); err != nil {
+		t.Error(err)
+	}
+
+	// Who shows what to whom.
+	whole := func(name string) *corev1.Secret {
+		t.Helper()
+		s := &corev1.Secret{}
+		if err := w.get(name, s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	secret := func(name string) map[string][]byte { return whole(name).Data }
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(secret("dev-hsm-ca")["ca.crt"])
+	for name, c := range map[string]struct {
+		dns   string
+		usage x509.ExtKeyUsage
+	}{
+		"dev-hsm-operator": {"operator", x509.ExtKeyUsageClientAuth},
+		"dev-hsm-gateways": {"gateways", x509.ExtKeyUsageClientAuth},
+		"dev-soft-a-hsmd":  {"dev-soft-a-hsmd." + w.namespace + ".svc", x509.ExtKeyUsageServerAuth},
+	} {
+		data := secret(name)
+		pair, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
+		if err == nil {
+			_, err = pair.Leaf.Verify(x509.VerifyOptions{DNSName: c.dns, Roots: roots, KeyUsages: []x509.ExtKeyUsage{c.usage}})
+		}
+		if err != nil || !bytes.Equal(data["ca.crt"], secret("dev-hsm-ca")["ca.crt"]) {
+			t.Errorf("Secret %s: %v", name, err)
+		}
+	}
+	gateways, err := hsmpool.GatewayMembers(pool)
+	want := hsmpool.GatewayMember{Name: "soft-a", Address: "dev-soft-a-hsmd." + w.namespace + ".svc:7443", ServerName: "dev-soft-a-hsmd." + w.namespace + ".svc", Secret: "dev-hsm-gateways"}
+	if err != nil || len(gateways.Members) != 2 || gateways.Members[0] != want {
+		t.Errorf("for gateways: %+v, %v", gateways, err)
+	}
+
+	// What was changed or deleted is put back; PINs are what they were.
+	pins := secret("dev-soft-a-hsmd-pin")
+	if len(pins["pin"]) < 20 || len(pins["so-pin"]) < 20 || bytes.Equal(pins["pin"], pins["so-pin"]) || bytes.Equal(pins["pin"], secret("dev-soft-b-hsmd-pin")["pin"]) {
+		t.Error("the PINs are short, or the same")
+	}
+	config := &corev1.ConfigMap{}
+	if err := w.get("dev-soft-a-hsmd", config); err != nil {
+		t.Fatal(err)
+	}
+	text := config.Data["hsmd.conf"]
+	config.Data["hsmd.conf"] = "[daemon]\n"
+	if err := w.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev-soft-a-hsmd"}}); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		now := &corev1.ConfigMap{}
+		if err := w.get("dev-soft-a-hsmd", now); err != nil || now.Data["hsmd.conf"] != text {
+			return fmt.Errorf("the configuration is not put back (%v): %s", err, now.Data["hsmd.conf"])
+		}
+		return w.get("dev-soft-a-hsmd", &corev1.Service{})
+	})
+	if again := secret("dev-soft-a-hsmd-pin"); !bytes.Equal(again["pin"], pins["pin"]) {
+		t.Error("another PIN")
+	}
+
+	// PINs that are gone are not made anew while the token is there.
+	backup := whole("dev-soft-a-hsmd-pin")
+	if err := w.Delete(t.Context(), backup.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim "dev-soft-a-hsmd"`)
+	backup.ResourceVersion, backup.UID = "", ""
+	if err := w.Create(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "soft-a")
+
+	// A member that goes takes all of its own along, and nothing else.
+	pool.Spec.Members = pool.Spec.Members[1:]
+	if err := w.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		for _, o := range []client.Object{&appsv1.StatefulSet{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{}, &corev1.Secret{}} {
+			if err := w.get("dev-soft-a-hsmd", o); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%T is there still (%v)", o, err)
+			}
+		}
+		claim := &corev1.PersistentVolumeClaim{} // its finalizer is for a controller that does not run here
+		if err := w.get("dev-soft-a-hsmd", claim); !apierrors.IsNotFound(err) && claim.DeletionTimestamp == nil {
+			return fmt.Errorf("the volume is there still (%v)", err)
+		}
+		if err := w.get("dev-soft-a-hsmd-pin", &corev1.Secret{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the PINs are there still (%v)", err)
+		}
+		return nil
+	})
+	for name, o := range map[string]client.Object{"dev-soft-b-hsmd": &appsv1.StatefulSet{}, "dev-soft-b-hsmd-pin": &corev1.Secret{}, "dev-hsm-ca": &corev1.Secret{}} {
+		if err := w.get(name, o); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestASoftTokenWithoutAVolume(t *testing.T) {
+	w := newWorld(t)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Ephemeral: true}, "soft")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+	if err := w.get("dev-soft-hsmd", &corev1.PersistentVolumeClaim{}); !apierrors.IsNotFound(err) {
+		t.Errorf("there is a volume (%v)", err)
+	}
+	pool.Spec.Members[0].SoftToken.Storage.Ephemeral = false
+	if err := w.Update(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "add a member with another name") {
+		t.Errorf("the storage can be changed: %v", err)
+	}
+}
+
+func TestANameThatSomebodyElseHas(t *testing.T) {
+	w := newWorld(t)
+	other := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev-soft-hsmd"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	if err := w.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Ephemeral: true}, "soft")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonNotApplied, `Service "dev-soft-hsmd" exists in namespace "`+w.namespace+`" and is not this HSMPool's`)
+	if err := w.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+}

@@ -1,0 +1,304 @@
+package agent
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/keypair"
+)
+
+// Private keys may lie in HSMs. HAProxy then has pkcs11.conf of libqtls_pkcs11.so
+// in its environment, by way of the link `current`: which members of the pool
+// there are, how they are reached, and the keys' labels and public halves. What
+// lies in hsm/<Secret> are the clients' credentials for the members: read at
+// each connection, and so no part of a tree.
+
+const (
+	hsmDir    = "hsm"
+	keysDir   = "keys"
+	statusDir = "status"
+
+	// mostAbandonedJobs of a worker: each is memory and a session that a client
+	// who left took with it. At twice as many the module lets threads wait
+	// for signatures.
+	mostAbandonedJobs = 2000
+)
+
+// credentialKeys of a member's Secret, and the files of the same names.
+var credentialKeys = []string{"ca.crt", corev1.TLSCertKey, corev1.TLSPrivateKeyKey}
+
+// credentials of a pod for the hsmd of a member. Those of a Secret that is not
+// there, or of no use, have no files.
+type credentials struct {
+	files  map[string][]byte
+	digest string
+}
+
+// setCredentials writes those of a Secret.
+type setCredentials struct {
+	secret string
+	credentials
+}
+
+func (a setCredentials) describe() string { return "set credentials " + a.secret }
+
+// labelPattern: what stands in pkcs11.conf as it is. A label has no space at its
+// ends, no control characters, and nothing that begins a comment.
+var labelPattern = regexp.MustCompile(`^[^\s\pC]([^\pC]*[^\s\pC])?$`)
+
+func checkLabel(label string) error {
+	if !labelPattern.MatchString(label) || strings.Contains(label, " #") || strings.HasSuffix(label, "]") {
+		return fmt.Errorf("the key's label %q has what no label here can have: a space at an end, a control character, %q, or ] at the end", label, " #")
+	}
+	return nil
+}
+
+// hsmKey is a key that lies in an HSM.
+type hsmKey struct {
+	label  string
+	public []byte // PEM
+}
+
+// hsmKeyOf a certificate; false where the key is in its Secret.
+func hsmKeyOf(c *certificate) (hsmKey, bool) {
+	if c == nil || c.HSMPool == "" {
+		return hsmKey{}, false
+	}
+	var chain, key []byte
+	for rest := c.PEM; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type == "CERTIFICATE" {
+			chain = append(chain, pem.EncodeToMemory(block)...)
+		} else {
+			key = pem.EncodeToMemory(block)
+		}
+	}
+	reference, err := keypair.ParseReference(key)
+	if err != nil {
+		return hsmKey{}, false // it is what parseCertificate wrote
+	}
+	certificates, err := keypair.ParseCertificates(chain)
+	if err != nil {
+		return hsmKey{}, false
+	}
+	return hsmKey{reference.Label, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: certificates[0].RawSubjectPublicKeyInfo})}, true
+}
+
+// hsmKeys of certificates, by label. Where two have one, the later counts.
+func hsmKeys(certificates []*certificate) []hsmKey {
+	byLabel := map[string]hsmKey{}
+	for _, c := range certificates {
+		if k, ok := hsmKeyOf(c); ok {
+			byLabel[k.label] = k
+		}
+	}
+	var keys []hsmKey
+	for _, label := range slices.Sorted(maps.Keys(byLabel)) {
+		keys = append(keys, byLabel[label])
+	}
+	return keys
+}
+
+// pkcs11Config is the module's configuration, with the keys in files of the
+// names that keyFile tells.
+func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string, keyFile func(hsmKey) string) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("# Written by qtls-agent.")
+	line("[slot]")
+	line("label = %s", h.Pool)
+	line("order = ordered")
+	line("status-dir = %s", status)
+	line("descriptors = %d", haproxy.MostDescriptors)
+	for _, m := range h.Members {
+		line("\n[member %s]", m.Name)
+		line("address = %s", m.Address)
+		line("server-name = %s", m.ServerName)
+		line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
+		line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
+		line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+		line("timeout = %dms", h.TimeoutMilliseconds)
+	}
+	for _, k := range keys {
+		line("\n[key %s]", k.label)
+		line("public-key = %s", keyFile(k))
+	}
+	return b.String()
+}
+
+// writeHSM writes the module's configuration for a tree's certificates, and for
+// those that are about to be among them.
+func (t trees) writeHSM(tr *tree, more ...*certificate) error {
+	if tr.Revision.HSM == nil {
+		return nil
+	}
+	var certificates []*certificate
+	for _, name := range slices.Sorted(maps.Keys(tr.Certificates)) {
+		certificates = append(certificates, tr.Certificates[name])
+	}
+	keys := hsmKeys(append(certificates, more...))
+	// Under a name of its content: the module may be reading the former one.
+	keyFile := func(k hsmKey) string { return t.path(tr.Name, hsmDir, keysDir, digest(k.public)+".pem") }
+	for _, k := range keys {
+		if err := writeFile(keyFile(k), k.public); err != nil {
+			return err
+		}
+	}
+	status := t.hsmStatusDir(tr.Name)
+	if err := os.MkdirAll(status, 0o700); err != nil {
+		return err
+	}
+	return writeFile(t.path(tr.Name, haproxy.PKCS11File), []byte(pkcs11Config(*tr.Revision.HSM, keys, t.credentials(), status, keyFile)))
+}
+
+// hsmStatusDir is where processes say how the members are: of each tree its
+// own, because the check of a configuration runs in another container.
+func (t trees) hsmStatusDir(tree string) string { return t.path(tree, hsmDir, statusDir) }
+
+func (t trees) credentials(file ...string) string {
+	return filepath.Join(append([]string{t.dir, hsmDir}, file...)...)
+}
+
+// memberSecrets are those of the published revision's members and of the
+// running one's.
+func memberSecrets(in observed, me own) []string {
+	var names []string
+	add := func(r dataplane.Revision) {
+		if r.HSM != nil {
+			for _, m := range r.HSM.Members {
+				names = append(names, m.Secret)
+			}
+		}
+	}
+	if in.published != nil {
+		add(in.published.Revision)
+	}
+	if me.current != nil {
+		add(me.current.Revision)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// memberSecret takes in a Secret with credentials. What was written stays where
+// it is gone, or of no use: the member may still take it.
+func (a *Agent) memberSecret(name string, s *corev1.Secret, err error) {
+	exists := a.noteObject("Secret "+name, s != nil, err)
+	if _, known := a.credentials[name]; !exists && !known {
+		a.credentials[name] = credentials{}
+	}
+	if !exists {
+		return
+	}
+	c := credentials{files: map[string][]byte{}}
+	var all []byte
+	for _, key := range credentialKeys {
+		if len(s.Data[key]) == 0 {
+			a.objectProblems["Secret "+name] = fmt.Sprintf("Secret %q has no %s: a member of the gateway's HSMPool needs the keys %s", name, key, strings.Join(credentialKeys, ", "))
+			a.credentials[name] = credentials{}
+			return
+		}
+		c.files[key] = s.Data[key]
+		all = append(append(all, 0), s.Data[key]...)
+	}
+	c.digest = digest(all)
+	a.credentials[name] = c
+}
+
+// decideCredentials writes those that have changed.
+func decideCredentials(in observed, me own) action {
+	for _, name := range slices.Sorted(maps.Keys(in.credentials)) {
+		if c := in.credentials[name]; c.digest != "" && c.digest != me.written[name] {
+			return setCredentials{name, c}
+		}
+	}
+	return nil
+}
+
+// credentialsAwaited says whether nothing is known yet of a member's Secret. One
+// that is not there is not waited for: other members may do.
+func credentialsAwaited(in observed, r dataplane.Revision) bool {
+	return r.HSM != nil && slices.ContainsFunc(r.HSM.Members, func(m dataplane.HSMMember) bool {
+		_, known := in.credentials[m.Secret]
+		return !known
+	})
+}
+
+func (a *Agent) setCredentials(next setCredentials) error {
+	for _, key := range credentialKeys {
+		if err := writeFile(a.trees.credentials(next.secret, key), next.files[key]); err != nil {
+			return err
+		}
+	}
+	a.written[next.secret] = next.digest
+	return nil
+}
+
+// hsmStatus is what a worker says of the members, and of itself.
+type hsmStatus struct {
+	AbandonedJobs int               `json:"abandonedJobs"`
+	Members       []hsmMemberStatus `json:"members"`
+}
+
+type hsmMemberStatus struct {
+	Name       string `json:"name"`
+	State      string `json:"state"`
+	Sessions   int    `json:"sessions"`
+	Signatures uint64 `json:"signatures"`
+	Failures   uint64 `json:"failures"`
+	Failovers  uint64 `json:"failovers"`
+	Latency    struct {
+		Count uint64 `json:"count"`
+		Sum   uint64 `json:"sum"`
+	} `json:"latencyMicros"`
+	LastError string    `json:"lastError"`
+	Since     time.Time `json:"since"`
+}
+
+// hsmStatus of a worker; nil while it has none.
+func (t trees) hsmStatus(tree string, pid int) (*hsmStatus, error) {
+	content, err := os.ReadFile(filepath.Join(t.hsmStatusDir(tree), fmt.Sprintf("%d.json", pid)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s hsmStatus
+	if err := json.Unmarshal(content, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// decideRenewal starts anew a worker that clients who left have cost too much.
+func decideRenewal(in observed, me own) action {
+	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || !in.proxy.up || in.hsmWorker != in.proxy.worker {
+		return nil
+	}
+	return unlessRefused(install{me.current.Revision, me.current.clone()}, me)
+}
+
+// lookAtHSM reads what the worker says of the members.
+func (a *Agent) lookAtHSM() {
+	a.hsm, a.hsmWorker = nil, a.proxy.worker
+	if running := a.running(); running != nil && running.Revision.HSM != nil {
+		a.hsm, _ = a.trees.hsmStatus(running.Name, a.proxy.worker.pid) // a worker that is about to end may take it along
+	}
+}

@@ -1,0 +1,274 @@
+package agent
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/keypair"
+)
+
+func vaultHSM() *dataplane.HSM {
+	return &dataplane.HSM{Pool: "vault", TimeoutMilliseconds: 2000, Members: []dataplane.HSMMember{
+		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways"},
+		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere"}}}
+}
+
+// referring is a Secret whose key lies in the pool.
+func referring(t *testing.T, name, label string) *corev1.Secret {
+	t.Helper()
+	s, _ := newFamily(t, "ML-DSA-65").secret(t, name)
+	s.Data[corev1.TLSPrivateKeyKey] = keypair.Reference{Pool: "vault", Label: label}.PEM()
+	return s
+}
+
+func TestACertificateWhoseKeyLiesInAnHSM(t *testing.T) {
+	c, err := parseCertificate(referring(t, "web", "shop/web-ml-dsa-65-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.HSMPool != "vault" || c.Algorithm != "ML-DSA-65" {
+		t.Errorf("certificate: %+v", c)
+	}
+	if text := string(c.PEM); strings.Count(text, "BEGIN") != 2 || !strings.Contains(text, "BEGIN PKCS#11 PROVIDER URI") {
+		t.Errorf("the file holds\n%s", text)
+	}
+	k, ok := hsmKeyOf(c)
+	block, _ := pem.Decode(k.public)
+	if !ok || k.label != "shop/web-ml-dsa-65-1" || block == nil || block.Type != "PUBLIC KEY" {
+		t.Errorf("key %+v, %v", k, ok)
+	}
+	own, _ := newFamily(t, "ECDSA-P256").secret(t, "own")
+	if c, err = parseCertificate(own); err != nil {
+		t.Fatal(err)
+	}
+	if k, ok := hsmKeyOf(c); ok {
+		t.Errorf("a key in a Secret is taken for %q of an HSM", k.label)
+	}
+}
+
+func TestLabelsThatCannotStandInTheModulesConfiguration(t *testing.T) {
+	for _, label := range []string{"web", "shop/web-1", "ein Schlüssel", "a#b", "x[1] y", "한국"} {
+		if _, err := parseCertificate(referring(t, "web", label)); err != nil {
+			t.Errorf("%q: %v", label, err)
+		}
+	}
+	for _, label := range []string{" web", "web ", "a\nb", "a\x00b", "a #b", "a]", "a\u2028b\u0085"} {
+		if _, err := parseCertificate(referring(t, "web", label)); err == nil || !strings.Contains(err.Error(), `Secret "web"`) {
+			t.Errorf("%q: %v", label, err)
+		}
+	}
+}
+
+// A tree has the configuration of its members and of the keys of its
+// certificates; one that is about to come is among them before HAProxy hears of
+// it.
+func TestATreeConfiguresTheModule(t *testing.T) {
+	in := trees{t.TempDir()}
+	parse := func(label string) *certificate {
+		c, err := parseCertificate(referring(t, "web", label))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	now, next := parse("web-1"), parse("web-2")
+	revision := dataplane.Revision{HSM: vaultHSM()}
+	tr, err := in.write(revision, state{Target: dataplane.Target{Revision: "r"}, Certificates: map[string]*certificate{"web": now}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(c *certificate) string {
+		k, _ := hsmKeyOf(c)
+		file := in.path(tr.Name, "hsm/keys", digest(k.public)+".pem")
+		if content, err := os.ReadFile(file); err != nil || string(content) != string(k.public) {
+			t.Errorf("%s holds %q, %v", file, content, err)
+		}
+		return fmt.Sprintf("\n[key %s]\npublic-key = %s\n", k.label, file)
+	}
+	want := strings.NewReplacer("RUN", in.dir, "TREE", in.path(tr.Name)).Replace(`# Written by qtls-agent.
+[slot]
+label = vault
+order = ordered
+status-dir = TREE/hsm/status
+descriptors = 40000
+
+[member a]
+address = vault-a-hsmd.shop.svc:7443
+server-name = vault-a-hsmd.shop.svc
+ca-file = RUN/hsm/vault-hsm-gateways/ca.crt
+certificate-file = RUN/hsm/vault-hsm-gateways/tls.crt
+key-file = RUN/hsm/vault-hsm-gateways/tls.key
+timeout = 2000ms
+
+[member b]
+address = [fd00::7]:7443
+server-name = hsm.example.com
+ca-file = RUN/hsm/elsewhere/ca.crt
+certificate-file = RUN/hsm/elsewhere/tls.crt
+key-file = RUN/hsm/elsewhere/tls.key
+timeout = 2000ms
+`)
+	holds := func(want string) {
+		t.Helper()
+		if got, err := os.ReadFile(in.path(tr.Name, haproxy.PKCS11File)); err != nil || string(got) != want {
+			t.Errorf("%v; got\n%s\nwant\n%s", err, got, want)
+		}
+	}
+	holds(want + key(now))
+	if info, err := os.Stat(in.hsmStatusDir(tr.Name)); err != nil || !info.IsDir() {
+		t.Errorf("the folder of the status files: %v", err)
+	}
+	if err := in.writeHSM(tr, next); err != nil {
+		t.Fatal(err)
+	}
+	holds(want + key(now) + key(next))
+	// Another key under the label takes the place of the former one.
+	again := parse("web-1")
+	if err := in.writeHSM(tr, again); err != nil {
+		t.Fatal(err)
+	}
+	holds(want + key(again))
+}
+
+func TestWhatCannotStandInTheModulesConfigurationIsNoRevision(t *testing.T) {
+	for name, change := range map[string]func(*dataplane.HSM){
+		"a pool":                    func(h *dataplane.HSM) { h.Pool = "vault\n[key x]" },
+		"no time-out":               func(h *dataplane.HSM) { h.TimeoutMilliseconds = 0 },
+		"no member":                 func(h *dataplane.HSM) { h.Members = nil },
+		"a member":                  func(h *dataplane.HSM) { h.Members[0].Name = "a]" },
+		"an address":                func(h *dataplane.HSM) { h.Members[0].Address = "a:1\nmodule = /x" },
+		"an address without port":   func(h *dataplane.HSM) { h.Members[0].Address = "vault" },
+		"a server name":             func(h *dataplane.HSM) { h.Members[0].ServerName = "a b" },
+		"a Secret above the folder": func(h *dataplane.HSM) { h.Members[0].Secret = "../x" },
+	} {
+		h := vaultHSM()
+		change(h)
+		r := dataplane.Revision{HSM: h}
+		var u *unusable
+		if _, err := parsePublished(publish(r).data(t), "web-1"); !errors.As(err, &u) || u.Target.Revision != r.Name() {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	r := dataplane.Revision{HSM: vaultHSM()}
+	if _, err := parsePublished(publish(r).data(t), "web-1"); err != nil {
+		t.Error(err)
+	}
+	for _, file := range []string{"hsm/status/1.json", haproxy.PKCS11File} {
+		r := dataplane.Revision{Files: map[string]string{file: ""}}
+		if _, err := parsePublished(publish(r).data(t), "web-1"); err == nil {
+			t.Errorf("a revision may write %s", file)
+		}
+	}
+}
+
+func TestDecideAboutHSMs(t *testing.T) {
+	inVault := dataplane.Revision{Config: "vault", HSM: vaultHSM(), Backends: oneBackend,
+		Certificates: []dataplane.Certificate{{Name: "pq", Secret: "pq", Algorithm: "ML-DSA-65", HSMPool: "vault"}}}
+	known := func(s *situation) {
+		s.credentials = map[string]credentials{"vault-hsm-gateways": {digest: "1"}, "elsewhere": {}}
+		s.written = map[string]string{"vault-hsm-gateways": "1"}
+	}
+	publish := func(s *situation) {
+		known(s)
+		s.published = want(inVault, 2, here)
+		c := cert("pq", "ML-DSA-65", "2")
+		c.HSMPool = "vault"
+		s.secrets["pq"] = secret{Certificate: c}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*situation)
+		want   string
+	}{
+		{"keys in an HSM are installed", publish, "install vault, generation 2, with pq:2"},
+		{"a key in the Secret is not what a revision with an HSM is for", func(s *situation) {
+			publish(s)
+			s.secrets["pq"] = secret{Certificate: cert("pq", "ML-DSA-65", "2")}
+		}, "set certificate pq:2"},
+		{"nor a key of another pool", func(s *situation) {
+			publish(s)
+			s.secrets["pq"].Certificate.HSMPool = "other"
+		}, "nothing"},
+		{"a key that moves into an HSM waits for its revision", func(s *situation) {
+			publish(s)
+			s.published = want(firstRevision, 1, here)
+		}, "nothing"},
+		{"credentials come first", func(s *situation) { publish(s); delete(s.written, "vault-hsm-gateways") }, "set credentials vault-hsm-gateways"},
+		{"credentials that were renewed are written", func(s *situation) { known(s); s.written["vault-hsm-gateways"] = "0" }, "set credentials vault-hsm-gateways"},
+		{"a Secret that has not been read is waited for", func(s *situation) { publish(s); delete(s.credentials, "elsewhere") }, "nothing"},
+		{"a worker with many abandoned jobs is replaced", func(s *situation) {
+			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs}, s.proxy.worker
+		}, "install first, generation 1, with pq:1"},
+		{"one with fewer is not", func(s *situation) {
+			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs - 1}, s.proxy.worker
+		}, "nothing"},
+		{"nor one that has taken its place", func(s *situation) {
+			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs}, worker{pid: 1}
+		}, "nothing"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := settled()
+			c.change(&s)
+			if got := told(decide(s.observed, s.own)); got != c.want {
+				t.Errorf("decides: %s; want: %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCredentialsOfAMember(t *testing.T) {
+	dir := t.TempDir()
+	a := New(Options{RunDir: dir, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	whole := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vault-hsm-gateways"}, Data: map[string][]byte{"ca.crt": []byte("CA"), "tls.crt": []byte("CRT"), "tls.key": []byte("KEY")}}
+	written := func(want string) {
+		t.Helper()
+		if next, ok := decideCredentials(a.observed, a.own).(setCredentials); ok {
+			if err := a.setCredentials(next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := ""
+		for _, key := range credentialKeys {
+			content, _ := os.ReadFile(a.trees.credentials("vault-hsm-gateways", key))
+			got += string(content) + " "
+		}
+		if strings.TrimSpace(got) != want {
+			t.Errorf("the files hold %q, want %q", got, want)
+		}
+	}
+	waiting := func(want string) {
+		t.Helper()
+		if got := a.waiting(); !strings.Contains(got, want) || (want == "") != (got == "") {
+			t.Errorf("waits for %q, want %q", got, want)
+		}
+	}
+	a.memberSecret("vault-hsm-gateways", nil, nil)
+	written("")
+	waiting(`Secret vault-hsm-gateways does not exist`)
+	a.memberSecret("vault-hsm-gateways", whole, nil)
+	written("CA CRT KEY")
+	waiting("")
+	a.memberSecret("vault-hsm-gateways", nil, errors.New("forbidden")) // what was written stays
+	written("CA CRT KEY")
+	waiting("forbidden")
+	part := whole.DeepCopy()
+	part.Data["tls.crt"] = nil
+	a.memberSecret("vault-hsm-gateways", part, nil)
+	written("CA CRT KEY")
+	waiting(`has no tls.crt`)
+	renewed := whole.DeepCopy()
+	renewed.Data["tls.crt"] = []byte("NEW")
+	a.memberSecret("vault-hsm-gateways", renewed, nil)
+	written("CA NEW KEY")
+	waiting("")
+}

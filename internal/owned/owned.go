@@ -1,0 +1,63 @@
+// Package owned writes the objects that one of ours owns, by server-side apply,
+// and keeps its hands off those that somebody else does.
+package owned
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
+)
+
+// lookForFreeName is how often it is looked whether a name that somebody else
+// had is free: no event tells.
+const lookForFreeName = 10 * time.Second
+
+// Apply one object, unless one of its name is there already that the owner does
+// not control. Metadata of what is there is read from reader. It returns the
+// resource version. What the owner is called, such as "gateway", is for the
+// message.
+func Apply(ctx context.Context, c client.Client, reader client.Reader, owner client.Object, called string, o client.Object) (string, error) {
+	kind := o.GetObjectKind().GroupVersionKind()
+	existing := &metav1.PartialObjectMetadata{}
+	existing.SetGroupVersionKind(kind)
+	err := reader.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
+	}
+	if err == nil && !metav1.IsControlledBy(existing, owner) {
+		return "", conditions.Waiting(lookForFreeName, v1alpha1.ReasonNotApplied,
+			"%s %q exists in namespace %q and is not this %s's; delete or rename it, or rename the %s", kind.Kind, o.GetName(), o.GetNamespace(), called, called)
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return "", err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	unstructured.RemoveNestedField(u.Object, "status") // what a typed object always writes and nobody meant
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
+	}
+	return u.GetResourceVersion(), nil
+}
+
+// Remove an object whose metadata was read, if it still is that very one.
+func Remove(ctx context.Context, c client.Client, o client.Object) error {
+	uid := o.GetUID()
+	err := c.Delete(ctx, o, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
