@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/mtls"
 )
 
@@ -48,6 +49,7 @@ func (h *healthBoard) probe(good func(*healthBoard) bool, otherwise string) http
 func (a *Agent) statusHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/status", a.status)
+	mux.HandleFunc("GET "+dataplane.UsagePath, a.usage)
 	return mux
 }
 

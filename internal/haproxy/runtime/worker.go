@@ -27,6 +27,8 @@ type Info struct {
 	Stopping bool
 	// Connections that are open, and how many there may be.
 	Connections, MaxConnections int
+	// TLSConnections that were made since it started.
+	TLSConnections int
 }
 
 // Info asks for the worker's state.
@@ -45,7 +47,8 @@ func parseInfo(answer string) (Info, error) {
 		return n
 	}
 	i := Info{Version: fields["Version"], PID: number("Pid"), Stopping: fields["Stopping"] == "1",
-		Started: int64(number("Start_time_sec")), Connections: number("CurrConns"), MaxConnections: number("Maxconn")}
+		Started: int64(number("Start_time_sec")), Connections: number("CurrConns"), MaxConnections: number("Maxconn"),
+		TLSConnections: number("CumSslConns")}
 	if i.PID <= 0 || i.Version == "" {
 		return Info{}, fmt.Errorf("show info: no Pid or no Version: %w", errUnparsed)
 	}
