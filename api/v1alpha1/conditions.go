@@ -93,10 +93,12 @@ const (
 	ReasonRequestFailed       = "RequestFailed"
 	ReasonSecretNotOwned      = "SecretNotOwned"
 	ReasonCertManagerNotFound = "CertManagerNotFound"
-	// ReasonHSMPoolNotFound and those after it: keyStorage.
+	// ReasonHSMPoolNotFound and those after it: keyStorage, and issuers' keys.
 	ReasonHSMPoolNotFound = "HSMPoolNotFound"
 	// ReasonHSMNotReady: not enough members of the pool answer.
 	ReasonHSMNotReady = "HSMNotReady"
+	// ReasonKeyNotFound: no member of the pool has a key.
+	ReasonKeyNotFound = "KeyNotFound"
 	// ReasonKeyNotInEveryMember: a key is in some members of the pool alone.
 	ReasonKeyNotInEveryMember = "KeyNotInEveryMember"
 	// ReasonKeyNotProtected: a key could leave its token.

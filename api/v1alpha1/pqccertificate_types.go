@@ -38,7 +38,6 @@ type PQCCertificate struct {
 // +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one"
 // +kubebuilder:validation:XValidation:rule="!has(self.renewBefore) || duration(self.renewBefore) < (has(self.duration) ? duration(self.duration) : duration('2160h'))",message="renewBefore: must be shorter than duration (default 2160h)"
 // +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || self.algorithms.all(a, a in ['ML-DSA-44','ML-DSA-65','ML-DSA-87','ECDSA-P256','ECDSA-P384','RSA-2048','RSA-3072','RSA-4096'])",message="algorithms: HSMs have ML-DSA, ECDSA and RSA; the OpenSSL provider's need keyStorage.type Secret"
-// +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || !has(self.isCA) || !self.isCA",message="isCA: an authority's key has to lie in a Secret; issuers cannot sign with an HSM yet"
 type PQCCertificateSpec struct {
 	// dnsNames of the certificate (subjectAltName), wildcards allowed.
 	// +optional

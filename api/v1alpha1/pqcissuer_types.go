@@ -24,7 +24,7 @@ type PQCIssuer struct {
 }
 
 // PQCClusterIssuer signs approved cert-manager CertificateRequests of every
-// namespace. Its Secrets lie in the operator's namespace.
+// namespace. Its Secrets and HSMPools lie in the operator's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -66,9 +66,10 @@ type SelfSignedIssuer struct{}
 // signature cannot use the certificate either.
 type CAIssuer struct {
 	// secretRefs name Secrets of type kubernetes.io/tls that hold a CA
-	// certificate (with those above it, if it is an intermediate) and its key;
-	// at most one of each family. A PQCIssuer's lie in its namespace, a
-	// PQCClusterIssuer's in the operator's.
+	// certificate (with those above it, if it is an intermediate) and its key, or
+	// the name of its key in an HSMPool, as PQCCertificates with keyStorage HSM
+	// have it; at most one of each family. A PQCIssuer's Secrets and HSMPools lie
+	// in its namespace, a PQCClusterIssuer's in the operator's.
 	// +required
 	// +listType=map
 	// +listMapKey=name
@@ -113,6 +114,9 @@ type Authority struct {
 	// secretName is the Secret that holds it.
 	// +required
 	SecretName string `json:"secretName"`
+	// hsmPool that its key lies in; empty if it lies in the Secret.
+	// +optional
+	HSMPool string `json:"hsmPool,omitempty"`
 	// algorithm of its key.
 	// +required
 	Algorithm string `json:"algorithm"`

@@ -65,6 +65,12 @@ type QTLSGatewaySpec struct {
 	// +kubebuilder:default=OpenSSL
 	PostQuantumImplementation PostQuantumImplementation `json:"postQuantumImplementation,omitempty"`
 
+	// hsmRef names the HSMPool, in the same namespace, that has the private keys
+	// of certificates with keyStorage HSM. Any member that has the keys can sign.
+	// Certificates whose keys are in Secrets may be served beside them.
+	// +optional
+	HSMRef *HSMPoolReference `json:"hsmRef,omitempty"`
+
 	// replicas is the number of gateway pods.
 	// +optional
 	// +kubebuilder:default=2

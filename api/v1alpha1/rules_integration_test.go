@@ -275,7 +275,7 @@ var ruleCases = map[string][]ruleCase{
 		{"keys in an HSM, every algorithm", "spec: {dnsNames: [a], algorithms: [ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, ECDSA-P384, RSA-2048, RSA-3072, RSA-4096], issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", ""},
 		{"keys in an HSM, and in none", "spec: {dnsNames: [a], issuerRef: {name: a}, keyStorage: {type: HSM}}", "hsmRef: needed with type HSM"},
 		{"keys in Secrets, and an HSM", "spec: {dnsNames: [a], issuerRef: {name: a}, keyStorage: {hsmRef: {name: pool}}}", "hsmRef: needed with type HSM, and only there"},
-		{"an authority's key in an HSM", "spec: {isCA: true, commonName: a, issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", "isCA: an authority's key has to lie in a Secret"},
+		{"an authority's key in an HSM", "spec: {isCA: true, commonName: a, issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", ""},
 		{"keys in an HSM that no HSM has", "spec: {dnsNames: [a], algorithms: [haetae3], issuerRef: {name: a}, keyStorage: {type: HSM, hsmRef: {name: pool}}}", "algorithms: HSMs have ML-DSA, ECDSA and RSA"},
 		{"keys in Secrets that no HSM has", "spec: {dnsNames: [a], algorithms: [haetae3], issuerRef: {name: a}, keyStorage: {type: Secret}}", ""},
 		{"two wildcards in a name", `spec: {dnsNames: ["*.*.example.com"], issuerRef: {name: a}}`, "should match"},

@@ -1339,6 +1339,11 @@ func (in *QTLSGatewaySpec) DeepCopyInto(out *QTLSGatewaySpec) {
 	}
 	out.PolicyRef = in.PolicyRef
 	in.SessionResumption.DeepCopyInto(&out.SessionResumption)
+	if in.HSMRef != nil {
+		in, out := &in.HSMRef, &out.HSMRef
+		*out = new(HSMPoolReference)
+		**out = **in
+	}
 	if in.Replicas != nil {
 		in, out := &in.Replicas, &out.Replicas
 		*out = new(int32)

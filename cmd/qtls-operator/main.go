@@ -170,7 +170,7 @@ func setUpCertificates(mgr ctrl.Manager, o options) error {
 	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("certificate controller: %w", err)
 	}
-	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder}).SetupWithManager(mgr); err != nil {
+	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("issuer controller: %w", err)
 	}
 	if err := (&request.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {

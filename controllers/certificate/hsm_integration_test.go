@@ -3,35 +3,53 @@
 package certificate_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/hsm/hsmtest"
+	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
+	"qtls.dev/qtls/internal/openssl/openssltest"
+	"qtls.dev/qtls/internal/testenv"
 )
 
 // withPool makes an HSMPool of stand-ins for hsmd.
 func (w *world) withPool(name string, members int) []*hsmtest.Server {
 	w.t.Helper()
 	authority := hsmtest.NewAuthority(w.t)
+	var servers []*hsmtest.Server
+	var addresses []string
+	for range members {
+		s := hsmtest.Serve(w.t, authority)
+		servers, addresses = append(servers, s), append(addresses, s.Address)
+	}
+	w.pool(name, authority, addresses...)
+	return servers
+}
+
+// pool makes an HSMPool of hsmds.
+func (w *world) pool(name string, authority *hsmtest.Authority, addresses ...string) *v1alpha1.HSMPool {
+	w.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name + "-client"}, Data: map[string][]byte{"ca.crt": authority.PEM()}}
 	secret.Data["tls.crt"], secret.Data["tls.key"] = authority.Issue(w.t, hsmtest.ClientName)
 	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pool.Spec.Timeout = &metav1.Duration{Duration: 60e9}
-	var servers []*hsmtest.Server
-	for i := range members {
-		s := hsmtest.Serve(w.t, authority)
-		servers = append(servers, s)
+	pool.Spec.Timeout = &metav1.Duration{Duration: time.Minute}
+	for i, address := range addresses {
 		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: fmt.Sprintf("hsm-%d", i), Remote: &v1alpha1.RemoteHSM{
-			Address: v1alpha1.StoreAddress(s.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: secret.Name}}})
+			Address: v1alpha1.StoreAddress(address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: secret.Name}}})
 	}
 	w.create(secret, pool)
-	return servers
+	return pool
 }
 
 func inHSM(c *v1alpha1.PQCCertificate, pool string) *v1alpha1.PQCCertificate {
@@ -144,4 +162,91 @@ func TestWhyAKeyCannotBeHad(t *testing.T) {
 	if got := w.reference("web-ecdsa-p256").Label; got != label {
 		t.Errorf("the key is %q, want %q", got, label)
 	}
+}
+
+// noPrivateKey looks into Secrets for one.
+func (w *world) noPrivateKey(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		for key, data := range w.secret(name).Data {
+			if bytes.Contains(data, []byte("PRIVATE KEY")) {
+				w.t.Errorf("Secret %s has a private key in %s", name, key)
+			}
+		}
+	}
+}
+
+// The keys of authorities stay in the HSM, too: issuers of both kinds sign with
+// them, and a renewal of the authority's certificate keeps its key.
+func TestAuthoritiesSignInTheHSM(t *testing.T) {
+	w := newWorld(t)
+	w.withPool("pool", 1)
+	root := inHSM(ca("root", "self", "ML-DSA-87", "ECDSA-P384"), "pool")
+	byCluster := &v1alpha1.PQCClusterIssuer{ObjectMeta: metav1.ObjectMeta{Name: "ca-" + w.namespace}, Spec: caIssuer("", "root-ml-dsa-87", "root-ecdsa-p384").Spec}
+	w.create(selfSigned("self"), root, caIssuer("ca", "root-ml-dsa-87", "root-ecdsa-p384"))
+	if err := w.Create(t.Context(), byCluster); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Delete(context.Background(), byCluster) })
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	other := server("other", byCluster.Name, "ML-DSA-44", "RSA-2048")
+	other.Spec.IssuerRef.Kind = issuers.ClusterKind
+	w.create(web, other)
+	for _, c := range []*v1alpha1.PQCCertificate{root, web, other} {
+		w.issued(c)
+	}
+	w.noPrivateKey("root-ml-dsa-87", "root-ecdsa-p384")
+	for _, name := range []string{"web-ml-dsa-65", "web-ecdsa-p256", "other-ml-dsa-44", "other-rsa-2048"} {
+		w.verify(name, "www.example.com")
+	}
+
+	before := w.reference("root-ml-dsa-87")
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "2") })
+	w.revision(root, 2)
+	if after := w.reference("root-ml-dsa-87"); after != before {
+		t.Errorf("the authority's key was %+v, and is %+v", before, after)
+	}
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "2") })
+	w.revision(web, 2)
+	w.verify("web-ml-dsa-65", "www.example.com")
+	w.secretsStaySecret()
+}
+
+// All of it with hsmd itself and a real token: keys of an authority and of its
+// servers are made there, and OpenSSL finds the chains good.
+func TestChainsOfARealToken(t *testing.T) {
+	openssltest.Use(t)
+	w := newWorld(t)
+	authority := hsmtest.NewAuthority(t)
+	pool := w.pool("pool", authority, hsmtest.Daemon(t, authority, fmt.Sprintf("[client %s]\nkeys = root-*, web-*\nmay = status, find, sign, generate, retire\n", hsmtest.ClientName)))
+	w.up(pool)
+	root := inHSM(ca("root", "self", "ML-DSA-65", "ECDSA-P256"), "pool")
+	web := inHSM(server("web", "ca", "ML-DSA-44", "ECDSA-P384"), "pool")
+	w.create(selfSigned("self"), root, caIssuer("ca", "root-ml-dsa-65", "root-ecdsa-p256"), web)
+	w.issued(web)
+	for _, name := range []string{"web-ml-dsa-44", "web-ecdsa-p384"} {
+		data := w.secret(name).Data
+		if err := openssl.VerifyChain(data["tls.crt"], nil, data["ca.crt"], w.clock.Now()); err != nil {
+			t.Errorf("Secret %s: %v", name, err)
+		}
+	}
+	w.noPrivateKey("root-ml-dsa-65", "root-ecdsa-p256", "web-ml-dsa-44", "web-ecdsa-p384")
+	w.secretsStaySecret()
+}
+
+// up waits until the members of a pool have reached their tokens.
+func (w *world) up(pool *v1alpha1.HSMPool) {
+	w.t.Helper()
+	members, err := (&hsmpool.Clients{}).Open(w.t.Context(), w, pool)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	testenv.Eventually(w.t, func(ctx context.Context) error {
+		for _, o := range hsmpool.Observe(ctx, members) {
+			if o.Problem != nil {
+				return o.Problem
+			}
+		}
+		return nil
+	})
 }

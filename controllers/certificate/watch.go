@@ -7,6 +7,7 @@ import (
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/latewatch"
 )
@@ -24,6 +26,8 @@ const (
 	secretIndex = "certificateSecrets"
 	// issuerIndex finds the PQCCertificates of an issuer: `<kind>/<name>`.
 	issuerIndex = "spec.issuerRef"
+	// poolIndex finds the PQCCertificates whose keys lie in an HSMPool.
+	poolIndex = "spec.keyStorage.hsmRef.name"
 )
 
 // workers reconcile so many PQCCertificates at a time.
@@ -32,7 +36,7 @@ const workers = 4
 // SetupWithManager registers the controller and its watches. That of
 // cert-manager's CertificateRequests begins when they are there.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	for name, values := range map[string]client.IndexerFunc{secretIndex: secretNames, issuerIndex: issuerName} {
+	for name, values := range map[string]client.IndexerFunc{secretIndex: secretNames, issuerIndex: issuerName, poolIndex: poolName} {
 		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.PQCCertificate{}, name, values); err != nil {
 			return fmt.Errorf("index %s: %w", name, err)
 		}
@@ -46,6 +50,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.having(ctx, o.GetNamespace(), secretIndex, o.GetName())
 		})).
+		Watches(&v1alpha1.HSMPool{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.having(ctx, o.GetNamespace(), poolIndex, o.GetName())
+		}), builder.WithPredicates(hsmpool.Notable())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
 	for _, kind := range []string{issuers.Kind, issuers.ClusterKind} {
 		b = b.Watches(issuers.New(kind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
@@ -78,6 +85,13 @@ func issuerName(o client.Object) []string {
 		return nil
 	}
 	return []string{ref.Kind + "/" + ref.Name}
+}
+
+func poolName(o client.Object) []string {
+	if ref := o.(*v1alpha1.PQCCertificate).Spec.KeyStorage.HSMRef; ref != nil {
+		return []string{ref.Name}
+	}
+	return nil
 }
 
 // having lists the PQCCertificates with a value in an index; of every

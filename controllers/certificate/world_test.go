@@ -80,7 +80,7 @@ func (w *world) start(fuse *fuse) {
 	})
 	hsms := &hsmpool.Clients{}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events},
+		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
 		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
 		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events, HSMs: hsms},
 	} {

@@ -39,6 +39,11 @@ func (p plan) Secrets() []string {
 		for _, c := range r.Certificates {
 			names = append(names, c.Secret)
 		}
+		if r.HSM != nil {
+			for _, m := range r.HSM.Members {
+				names = append(names, m.Secret)
+			}
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -62,6 +62,9 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now tim
 	if o.Services, err = getAll[corev1.Service](ctx, r.Client, g.Namespace, refs.Services); err != nil {
 		return in, err
 	}
+	if o.HSMPools, err = getAll[v1alpha1.HSMPool](ctx, r.Client, g.Namespace, refs.HSMPools); err != nil {
+		return in, err
+	}
 	secrets := refs.Secrets
 	for _, c := range o.Certificates {
 		secrets = append(secrets, resolve.SecretsOf(c)...)

@@ -28,7 +28,7 @@ import (
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways,verbs=get;list;watch
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways/finalizers,verbs=update
-// +kubebuilder:rbac:groups=qtls.dev,resources=qtlspolicies;pqccertificates,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlspolicies;pqccertificates;hsmpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps;services;serviceaccounts,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch

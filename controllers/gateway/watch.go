@@ -64,6 +64,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gatewayOfPod)).
 		Watches(&v1alpha1.QTLSPolicy{}, named("QTLSPolicy")).
 		Watches(&v1alpha1.PQCCertificate{}, named("PQCCertificate")).
+		Watches(&v1alpha1.HSMPool{}, named("HSMPool"), changedSpec). // its status changes with each signature
 		Watches(&corev1.Service{}, named("Service")).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.naming(ctx, o.GetNamespace(), "Service", o.GetLabels()[discoveryv1.LabelServiceName])
@@ -85,7 +86,7 @@ func indexValues(refs resolve.References) []string {
 	var values []string
 	for kind, names := range map[string][]string{
 		"QTLSPolicy": refs.Policies, "PQCCertificate": refs.Certificates, "Secret": refs.Secrets,
-		"ConfigMap": refs.ConfigMaps, "Service": refs.Services,
+		"ConfigMap": refs.ConfigMaps, "Service": refs.Services, "HSMPool": refs.HSMPools,
 	} {
 		for _, name := range names {
 			values = append(values, kind+"/"+name)

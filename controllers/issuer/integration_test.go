@@ -4,6 +4,7 @@ package issuer_test
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -20,6 +21,8 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/controllers/issuer"
+	"qtls.dev/qtls/internal/hsm/hsmtest"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
@@ -33,7 +36,7 @@ func start(t *testing.T, namespace string) (*clocktesting.FakePassiveClock, *eve
 	mgr := testenv.Manager(t)
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	recorder := events.NewFakeRecorder(1000)
-	r := &issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock, Namespace: namespace, Recorder: recorder}
+	r := &issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock, Namespace: namespace, Recorder: recorder, HSMs: &hsmpool.Clients{}}
 	if err := r.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +141,88 @@ func TestBothKindsFollowTheirSecrets(t *testing.T) {
 			pq.Labels = map[string]string{"touched": "yes"}
 			update(pq, good)
 			await(t, c, o, metav1.ConditionFalse, v1alpha1.ReasonCertificateExpired, `Secret "pq"`)
+		})
+	}
+}
+
+// An authority whose key lies in an HSM: both kinds follow their HSMPool, which
+// lies where their Secret does.
+func TestBothKindsFollowTheirHSMPools(t *testing.T) {
+	c := testenv.Client(t)
+	for _, kind := range []string{issuers.Kind, issuers.ClusterKind} {
+		t.Run(kind, func(t *testing.T) {
+			namespace := testenv.Namespace(t, c)
+			start(t, namespace)
+			create := func(objects ...client.Object) {
+				t.Helper()
+				for _, o := range objects {
+					if err := c.Create(t.Context(), o); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			label := keypair.Reference{Pool: "pool", Label: "ca-1"}
+			data := authority(t, "ML-DSA-65", 24*time.Hour)
+			key, err := keypair.ParseKey(data[corev1.TLSPrivateKeyKey])
+			if err != nil {
+				t.Fatal(err)
+			}
+			data[corev1.TLSPrivateKeyKey] = label.PEM()
+			o := issuers.New(kind)
+			o.SetName("ca-" + namespace)
+			if kind == issuers.Kind {
+				o.SetNamespace(namespace)
+			}
+			spec, _ := issuers.Parts(o)
+			spec.CA = &v1alpha1.CAIssuer{SecretRefs: []v1alpha1.SecretReference{{Name: "ca"}}}
+			create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ca"}, Type: corev1.SecretTypeTLS, Data: data}, o)
+			t.Cleanup(func() { _ = c.Delete(context.Background(), o) })
+			await(t, c, o, metav1.ConditionFalse, v1alpha1.ReasonHSMPoolNotFound, `HSMPool "pool" is not there in namespace "`+namespace)
+
+			hsms := hsmtest.NewAuthority(t)
+			credentials := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "client"}, Data: map[string][]byte{"ca.crt": hsms.PEM()}}
+			credentials.Data["tls.crt"], credentials.Data["tls.key"] = hsms.Issue(t, hsmtest.ClientName)
+			server := hsmtest.Serve(t, hsms)
+			pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pool"}}
+			pool.Spec.Members = []v1alpha1.HSMMember{{Name: "hsm-a", Remote: &v1alpha1.RemoteHSM{
+				Address: v1alpha1.StoreAddress(server.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "client"}}}}
+			timeout := 50 * time.Second
+			// touch the pool, as its status does that is watched
+			touch := func() {
+				t.Helper()
+				timeout += time.Second
+				pool.Spec.Timeout = &metav1.Duration{Duration: timeout}
+				if err := c.Update(t.Context(), pool); err != nil {
+					t.Fatal(err)
+				}
+			}
+			create(credentials, pool)
+			await(t, c, o, metav1.ConditionFalse, v1alpha1.ReasonKeyNotFound, `HSMPool "pool": no member has key "ca-1"`)
+			other, err := pki.GenerateKey("ML-DSA-65")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range []struct {
+				key    crypto.Signer
+				flags  byte
+				status metav1.ConditionStatus
+				reason string
+				says   string
+			}{
+				{other, 1, metav1.ConditionFalse, v1alpha1.ReasonKeyMismatch, `Secret "ca"`},
+				{key, 3, metav1.ConditionFalse, v1alpha1.ReasonKeyNotProtected, "CKA_EXTRACTABLE true"},
+				{key, 1, metav1.ConditionTrue, v1alpha1.ReasonReady, `Secret "ca", key in HSMPool "pool"`},
+			} {
+				server.Token.Put("ca-1", step.key, step.flags)
+				touch()
+				status := await(t, c, o, step.status, step.reason, step.says)
+				if a := status.Authorities; step.status == metav1.ConditionTrue && (len(a) != 1 || a[0].HSMPool != "pool") {
+					t.Errorf("authorities: %+v", a)
+				}
+			}
+			server.Stop()
+			touch()
+			await(t, c, o, metav1.ConditionFalse, v1alpha1.ReasonHSMNotReady, server.Address)
 		})
 	}
 }

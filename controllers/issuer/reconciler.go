@@ -17,10 +17,11 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 )
 
-// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers;hsmpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers/status;pqcclusterissuers/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -31,9 +32,11 @@ type Reconciler struct {
 	// APIReader reads Secrets past the cache, which holds their metadata only.
 	APIReader client.Reader
 	Clock     clock.PassiveClock
-	// Namespace of the operator, where PQCClusterIssuers' Secrets lie.
+	// Namespace of the operator, where PQCClusterIssuers' Secrets and HSMPools lie.
 	Namespace string
 	Recorder  events.EventRecorder
+	// HSMs are the clients of HSMPools' members.
+	HSMs *hsmpool.Clients
 }
 
 // reconcile observes one issuer and says in its status what was observed.
@@ -48,7 +51,7 @@ func (r *Reconciler) reconcile(ctx context.Context, issuer client.Object) (resul
 	spec, status := issuers.Parts(issuer)
 	var authorities issuers.Authorities
 	if spec.CA != nil {
-		authorities, err = issuers.Load(ctx, r.APIReader, issuers.SecretNamespace(issuer, r.Namespace), spec.CA, now)
+		authorities, err = issuers.Load(ctx, r.keys(issuers.SecretNamespace(issuer, r.Namespace)), spec.CA, now)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
@@ -56,7 +59,11 @@ func (r *Reconciler) reconcile(ctx context.Context, issuer client.Object) (resul
 	if err := r.report(ctx, issuer, summarise(spec, authorities, *status, issuer.GetGeneration(), now)); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: nextExpiry(authorities, now)}, nil
+	return ctrl.Result{RequeueAfter: nextLook(authorities, now)}, nil
+}
+
+func (r *Reconciler) keys(namespace string) hsmpool.Keys {
+	return hsmpool.Keys{Clients: r.HSMs, Pools: r.Client, Secrets: r.APIReader, Namespace: namespace}
 }
 
 // report writes the status if it has changed, and an event if readiness has.
@@ -82,12 +89,26 @@ func (r *Reconciler) report(ctx context.Context, issuer client.Object, after v1a
 	return nil
 }
 
-// nextExpiry is when time alone changes the status.
-func nextExpiry(authorities issuers.Authorities, now time.Time) time.Duration {
+// hsmInterval is how often is looked whether a key is still in its HSMs.
+const hsmInterval = time.Minute
+
+// nextLook is when the status may change without an event.
+func nextLook(authorities issuers.Authorities, now time.Time) time.Duration {
 	var next time.Duration
+	at := func(after time.Duration) {
+		if next == 0 || after < next {
+			next = max(after, time.Second)
+		}
+	}
 	for _, a := range authorities.List {
-		if left := a.Certificate().NotAfter.Sub(now); next == 0 || left < next {
-			next = max(left, time.Second)
+		at(a.Certificate().NotAfter.Sub(now))
+		if a.HSMPool != "" {
+			at(hsmInterval)
+		}
+	}
+	for _, p := range authorities.Problems {
+		if p.After > 0 {
+			at(p.After)
 		}
 	}
 	return next

@@ -21,13 +21,18 @@ func summarise(spec *v1alpha1.IssuerSpec, authorities issuers.Authorities, befor
 		c := a.Certificate()
 		after.Authorities = append(after.Authorities, v1alpha1.Authority{
 			SecretName: a.SecretName,
+			HSMPool:    a.HSMPool,
 			Algorithm:  string(a.Algorithm),
 			Subject:    c.Subject.String(),
 			NotAfter:   metav1.NewTime(c.NotAfter),
 		})
 		algorithms = append(algorithms, string(a.Algorithm))
-		described = append(described, fmt.Sprintf("%s keys with %q (%s, Secret %q, until %s)",
-			a.Family, c.Subject, a.Algorithm, a.SecretName, c.NotAfter.UTC().Format(time.RFC3339)))
+		where := fmt.Sprintf("Secret %q", a.SecretName)
+		if a.HSMPool != "" {
+			where += fmt.Sprintf(", key in HSMPool %q", a.HSMPool)
+		}
+		described = append(described, fmt.Sprintf("%s keys with %q (%s, %s, until %s)",
+			a.Family, c.Subject, a.Algorithm, where, c.NotAfter.UTC().Format(time.RFC3339)))
 	}
 	after.Algorithms = strings.Join(algorithms, ",")
 	state, reason, message := metav1.ConditionTrue, v1alpha1.ReasonReady, "signs "+strings.Join(described, " and ")

@@ -7,11 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 )
 
@@ -32,8 +34,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			For(issuers.New(kind)). // its status too: conditions.Write
 			// Metadata only: no Secret's content stays in memory.
 			WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
-				return r.naming(ctx, kind, list(), secret)
+				return r.concerned(ctx, kind, list(), secret, client.MatchingFields{secretIndex: secret.GetName()})
 			})).
+			// Which of a namespace's issuers have a key in a pool, only their Secrets
+			// say.
+			Watches(&v1alpha1.HSMPool{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, pool client.Object) []reconcile.Request {
+				return r.concerned(ctx, kind, list(), pool)
+			}), builder.WithPredicates(hsmpool.Notable())).
 			Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 				issuer := issuers.New(kind)
 				issuer.SetNamespace(request.Namespace)
@@ -47,17 +54,18 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// naming lists the issuers of a kind that name a Secret.
-func (r *Reconciler) naming(ctx context.Context, kind string, list client.ObjectList, secret client.Object) []reconcile.Request {
-	namespace := secret.GetNamespace()
+// concerned lists the issuers of a kind that an object in the namespace of their
+// Secrets and HSMPools concerns.
+func (r *Reconciler) concerned(ctx context.Context, kind string, list client.ObjectList, o client.Object, which ...client.ListOption) []reconcile.Request {
+	namespace := o.GetNamespace()
 	if kind == issuers.ClusterKind {
 		if namespace != r.Namespace {
 			return nil
 		}
 		namespace = ""
 	}
-	if err := r.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{secretIndex: secret.GetName()}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "cannot find the issuers that name a Secret", "kind", kind, "secret", client.ObjectKeyFromObject(secret))
+	if err := r.List(ctx, list, append(which, client.InNamespace(namespace))...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the issuers that an object concerns", "kind", kind, "object", client.ObjectKeyFromObject(o))
 		return nil
 	}
 	var requests []reconcile.Request

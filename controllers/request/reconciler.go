@@ -30,7 +30,7 @@ import (
 
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests/status,verbs=patch
-// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers;hsmpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -44,11 +44,14 @@ type Reconciler struct {
 	// APIReader reads Secrets past the cache, which holds their metadata only.
 	APIReader client.Reader
 	Clock     clock.PassiveClock
-	// Namespace of the operator, where PQCClusterIssuers' Secrets lie.
+	// Namespace of the operator, where PQCClusterIssuers' Secrets and HSMPools lie.
 	Namespace string
 	Recorder  events.EventRecorder
 	// HSMs are the clients of HSMPools' members.
 	HSMs *hsmpool.Clients
+
+	// found are the authorities' keys that lie in HSMs.
+	found hsmpool.Found
 }
 
 // Reconcile signs one request, or says why not.
@@ -80,9 +83,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 type refusedError struct{ error }
 
 // refused is the error of a request that is refused, unless it says that what
-// would sign it cannot be run at the moment.
+// would sign it cannot do so at the moment.
 func refused(err error) error {
-	if errors.Is(err, openssl.ErrUnavailable) {
+	if _, told := conditions.AsProblem(err); told || errors.Is(err, openssl.ErrUnavailable) {
 		return err
 	}
 	return refusedError{err}
@@ -112,7 +115,9 @@ func (r *Reconciler) sign(ctx context.Context, cr *cmapi.CertificateRequest, now
 	if spec.SelfSigned != nil {
 		return r.selfSign(ctx, cr, order, now)
 	}
-	authorities, err := issuers.Load(ctx, r.APIReader, issuers.SecretNamespace(issuer, r.Namespace), spec.CA, now)
+	keys := r.keys(issuers.SecretNamespace(issuer, r.Namespace))
+	keys.Found = &r.found
+	authorities, err := issuers.Load(ctx, keys, spec.CA, now)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +182,11 @@ func (r *Reconciler) key(ctx context.Context, namespace string, data []byte) (cr
 	if err != nil {
 		return nil, err
 	}
-	return hsmpool.Keys{Clients: r.HSMs, Pools: r.Client, Secrets: r.APIReader, Namespace: namespace}.Find(ctx, reference)
+	return r.keys(namespace).Find(ctx, reference)
+}
+
+func (r *Reconciler) keys(namespace string) hsmpool.Keys {
+	return hsmpool.Keys{Clients: r.HSMs, Pools: r.Client, Secrets: r.APIReader, Namespace: namespace}
 }
 
 // isOpen says whether a request still waits for its end.

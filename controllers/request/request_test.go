@@ -1,10 +1,12 @@
 package request
 
 import (
+	"crypto"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -169,6 +171,51 @@ func TestErrorsOfTheMomentAreNoVerdict(t *testing.T) {
 	}
 	if v, _ := judge(requestFor(t, "ECDSA-P256"), nil, fmt.Errorf("wrapped: %w", refusedError{errors.New("no")})); v.reason != "Failed" {
 		t.Errorf("%+v", v)
+	}
+}
+
+// away is a key in an HSM that does not sign at the moment.
+type away struct {
+	crypto.Signer
+	err error
+}
+
+func (k away) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) { return nil, k.err }
+
+func TestARequestWaitsForAnAuthorityInAnHSM(t *testing.T) {
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	requestPEM, err := pki.NewRequest(key, pki.Names{CommonName: "CA"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := pki.ParseRequest(requestPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := pki.SelfSign(pki.Order{Request: request, IsCA: true, Duration: time.Hour}, key, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for reason, fails := range map[string]error{
+		"Pending": conditions.Waiting(time.Second, v1alpha1.ReasonHSMNotReady, "no member signs"),
+		"Failed":  errors.New("CKR_DATA_LEN_RANGE"), // it would never be signed
+	} {
+		ca, err := pki.NewAuthority(pki.CertificatesPEM(root.Chain.Leaf()), func() (crypto.Signer, error) { return away{key, fails}, nil }, nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cr := requestFor(t, "ECDSA-P256")
+		order, err := orderOf(cr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = signByFamily(cr, order, issuers.Authorities{List: []issuers.Authority{{Authority: ca}}}, now)
+		if v, after := judge(cr, nil, err); v == nil || v.reason != reason || !strings.Contains(v.message, fails.Error()) || (after != 0) != (reason == "Pending") {
+			t.Errorf("%v: %+v after %s", fails, v, after)
+		}
 	}
 }
 

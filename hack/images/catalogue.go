@@ -31,7 +31,7 @@ type image struct {
 
 var catalogue = []image{
 	{
-		id: "gateway", folder: "gateway", suite: "trixie", libraries: []rustLibrary{oqsprovider},
+		id: "gateway", folder: "gateway", suite: "trixie", libraries: []rustLibrary{oqsprovider, pkcs11},
 		binaries: []string{"qtls-agent"},
 		shows:    []string{"haproxy", "libssl3t64", "pkcs11-provider"},
 	},

@@ -39,6 +39,7 @@ func checksOf(i image) []check {
 			check{"haproxy is 3.2 on OpenSSL 3.5", gatewayVersions},
 			check{"haproxy -c accepts post-quantum groups", configuration},
 			check{"haproxy serves X25519MLKEM768 with ML-DSA-65", handshake},
+			check{"haproxy takes a key in an HSM", keyInHSM},
 		)
 	case "redis":
 		checks = append(checks,
@@ -233,6 +234,37 @@ func loadsProvider(ctx context.Context, c *container) (string, error) {
 		return "", err
 	}
 	return parseProvider(out, "oqsprovider")
+}
+
+// keyInHSM has haproxy read a certificate whose key is one of an HSM that nobody answers for, which it can: the module shows
+// what its configuration says. Nothing loads the provider unless it is named.
+func keyInHSM(ctx context.Context, c *container) (string, error) {
+	files := map[string][]byte{
+		"pkcs11.conf": []byte("[slot]\nlabel = pool\n[member none]\naddress = 127.0.0.1:1\nca-file = /mnt/hsm.crt\n" +
+			"certificate-file = /mnt/hsm.crt\nkey-file = /mnt/hsm.key\n[key web]\npublic-key = /mnt/hsm.pub\n"),
+		"reference.cnf": []byte("asn1 = SEQUENCE:reference\n[reference]\ndescription = \"VISIBLESTRING:PKCS#11 Provider URI v1.0\"\n" +
+			"uri = \"UTF8String:pkcs11:token=pool;object=web;type=private\"\n"),
+		"hsm.cfg": []byte("global\n    ssl-provider default\n    ssl-provider pkcs11\n    ssl-mode-async\n" +
+			"defaults\n    timeout connect 5s\n    timeout client 5s\n    timeout server 5s\n" +
+			"frontend probe\n    bind unix@/tmp/probe.sock ssl crt /mnt/hsm.pem\n"),
+	}
+	if err := writeFiles(c.files, files); err != nil {
+		return "", err
+	}
+	out, err := c.exec(ctx, "sh", "-euc", `cd /mnt
+		openssl req -x509 -newkey ml-dsa-65 -nodes -subj /CN=probe.example -days 1 -keyout hsm.key -out hsm.crt 2>/dev/null
+		openssl pkey -in hsm.key -pubout -out hsm.pub
+		openssl asn1parse -genconf reference.cnf -noout -out reference.der
+		{ cat hsm.crt; echo "-----BEGIN PKCS#11 PROVIDER URI-----"; openssl base64 -in reference.der; echo "-----END PKCS#11 PROVIDER URI-----"; } > hsm.pem
+		QTLS_PKCS11_CONFIG=/mnt/pkcs11.conf haproxy -c -f hsm.cfg 2>&1
+		openssl list -providers | grep -c pkcs11 || true`)
+	if err != nil {
+		return "", err
+	}
+	if !strings.HasSuffix(strings.TrimSpace(out), "\n0") && strings.TrimSpace(out) != "0" {
+		return "", fmt.Errorf("something loads the provider for keys in HSMs unasked: %s", out)
+	}
+	return "libqtls_pkcs11.so, by pkcs11-provider", nil
 }
 
 // makesToken has hsmd make a token of kryoptic, as the pod of a member does: twice, for a pod that starts again.

@@ -55,6 +55,8 @@ var (
 	redisRoot   = preparation{name: "redis root file system", variable: "QTLS_REDIS_ROOTFS", command: []string{"go", "-C", "hack/images", "run", ".", "rootfs", "redis"}}
 	images      = preparation{name: "images", command: []string{"go", "-C", "hack/images", "run", ".", "build"}}
 	provider    = preparation{name: "OpenSSL provider", variable: "QTLS_PROVIDER", command: []string{"go", "-C", "hack/images", "run", ".", "provider"}}
+	hsmd        = preparation{name: "hsmd", variable: "QTLS_HSMD", command: []string{"go", "-C", "hack/images", "run", ".", "hsmd"}}
+	kryoptic    = preparation{name: "kryoptic", variable: "QTLS_HSM_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "kryoptic"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
 	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
 )
@@ -78,13 +80,13 @@ func suites(set settings) []suite {
 			check("no path of a machine", "make", "--silent", "lint-paths"),
 			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
-		{name: "unit", prepare: []preparation{gatewayRoot, redisRoot, provider}, steps: []step{
+		{name: "unit", prepare: []preparation{gatewayRoot, redisRoot, provider, hsmd, kryoptic}, steps: []step{
 			goTest(".", "-race", "-p=4", "./..."), // more packages than processors: some wait for time-outs
 			goTest("hack/cluster", "./..."),
 			goTest("hack/images", "./..."),
 			goTest("e2e/probe", "./..."),
 		}},
-		{name: "integration", prepare: []preparation{assets, gatewayRoot, redisRoot, provider}, steps: []step{
+		{name: "integration", prepare: []preparation{assets, gatewayRoot, redisRoot, provider, hsmd, kryoptic}, steps: []step{
 			goTest(".", append([]string{"-tags=integration"}, packagesWithTag("integration")...)...),
 		}},
 		{name: "fuzz", steps: fuzzing(set.fuzzTime)},

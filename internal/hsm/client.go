@@ -137,7 +137,7 @@ func (c *Client) Retire(ctx context.Context, key Key) error {
 func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmarshal func([]byte) (T, error)) (T, error) {
 	var zero T
 	if len(body) > maxBody {
-		return zero, fmt.Errorf("%s: %d bytes are more than a request may have (%d)", op, len(body), maxBody)
+		return zero, fmt.Errorf("%s: %d bytes are %w (%d)", op, len(body), errTooLong, maxBody)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

@@ -96,6 +96,14 @@ func CodeOf(err error) Code {
 	return 0
 }
 
+// errTooLong is in the error of a request that no frame has room for.
+var errTooLong = errors.New("more than a request may have")
+
+// RequestAtFault says that every member would refuse a request, now and later.
+func RequestAtFault(err error) bool {
+	return codes[CodeOf(err)].request || errors.Is(err, errTooLong)
+}
+
 // Code is an error code of PKCS #11 (CK_RV).
 type Code uint64
 

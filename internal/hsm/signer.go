@@ -34,11 +34,23 @@ func NewSigner(ctx context.Context, key Key, members ...*Client) (*Signer, error
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", key, err)
 	}
+	return SignerOf(ctx, key, object, members...)
+}
+
+// SignerOf is NewSigner for a key that was found already.
+func SignerOf(ctx context.Context, key Key, object Object, members ...*Client) (*Signer, error) {
 	public, err := x509.ParsePKIXPublicKey(object.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("key %s: its public key does not parse: %w", key, err)
 	}
 	return &Signer{Object: object, ctx: ctx, key: key, public: public, members: members}, nil
+}
+
+// With another context for the signatures to come.
+func (s *Signer) With(ctx context.Context) *Signer {
+	other := *s
+	other.ctx = ctx
+	return &other
 }
 
 // Public key.
@@ -79,7 +91,7 @@ func first[T any](members []*Client, ask func(*Client) (T, error)) (T, error) {
 		} else {
 			failed = fmt.Errorf("%w; %w", failed, err)
 		}
-		if codes[CodeOf(err)].request {
+		if RequestAtFault(err) {
 			break
 		}
 	}

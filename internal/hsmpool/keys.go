@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +30,8 @@ type Keys struct {
 	// Pools reads HSMPools, Secrets reads Secrets.
 	Pools, Secrets client.Reader
 	Namespace      string
+	// Found, if set, remembers the keys that Find found.
+	Found *Found
 }
 
 // Find a key that there is.
@@ -36,7 +40,24 @@ func (k Keys) Find(ctx context.Context, r keypair.Reference) (crypto.Signer, err
 	if err != nil {
 		return nil, err
 	}
-	return k.signer(ctx, r, ask(ctx, members, hsm.Key{Label: r.Label}))
+	if s, ok := k.Found.recall(k.Namespace, r, members); ok {
+		return signer{s.With(ctx), r.Pool}, nil
+	}
+	s, err := k.signer(ctx, r, ask(ctx, members, hsm.Key{Label: r.Label}))
+	if err != nil {
+		return nil, err
+	}
+	k.Found.remember(k.Namespace, r, members, s.Signer)
+	return s, nil
+}
+
+// Use a key that there is, and that has to be of an algorithm.
+func (k Keys) Use(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
+	s, err := k.Find(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return ofAlgorithm(r, s, algorithm)
 }
 
 // Provide a key: the first member makes it where no member has it. A member
@@ -55,14 +76,22 @@ func (k Keys) Provide(ctx context.Context, r keypair.Reference, algorithm v1alph
 		}
 		c = ask(ctx, members, hsm.Key{Label: r.Label})
 	}
-	signer, err := k.signer(ctx, r, c)
+	s, err := k.signer(ctx, r, c)
 	if err != nil {
 		return nil, err
 	}
-	if is, err := keypair.AlgorithmOf(signer.Public()); err != nil || is != algorithm {
-		return nil, conditions.Stalled(v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of algorithm %s, and %s is wanted", r.Pool, r.Label, is, algorithm)
+	return ofAlgorithm(r, s, algorithm)
+}
+
+func ofAlgorithm(r keypair.Reference, key crypto.Signer, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
+	is, err := keypair.AlgorithmOf(key.Public())
+	switch {
+	case err != nil:
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of no use, %s is wanted: %v", r.Pool, r.Label, algorithm, err)
+	case is != algorithm:
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of algorithm %s, and %s is wanted", r.Pool, r.Label, is, algorithm)
 	}
-	return signer, nil
+	return key, nil
 }
 
 // Retire a key in every member. One that is not there is retired.
@@ -94,7 +123,7 @@ func (k Keys) open(ctx context.Context, name string) ([]Member, error) {
 	err := k.Pools.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: name}, pool)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMPoolNotFound, "HSMPool %q is not there in namespace %q; create it, or name another in keyStorage.hsmRef", name, k.Namespace)
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMPoolNotFound, "HSMPool %q is not there in namespace %q; create it", name, k.Namespace)
 	case err != nil:
 		return nil, fmt.Errorf("HSMPool %s/%s: %w", k.Namespace, name, err)
 	}
@@ -102,19 +131,93 @@ func (k Keys) open(ctx context.Context, name string) ([]Member, error) {
 }
 
 // signer of a key that members were asked for.
-func (k Keys) signer(ctx context.Context, r keypair.Reference, c census) (crypto.Signer, error) {
+func (k Keys) signer(ctx context.Context, r keypair.Reference, c census) (signer, error) {
 	if err := c.problem(r); err != nil {
-		return nil, err
+		return signer{}, err
 	}
 	var clients []*hsm.Client
 	for _, h := range c.having {
 		clients = append(clients, h.client)
 	}
-	signer, err := hsm.NewSigner(ctx, hsm.Key{Label: r.Label}, clients...)
+	s, err := hsm.SignerOf(ctx, hsm.Key{Label: r.Label}, c.having[0].object, clients...)
 	if err != nil {
-		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: %v", r.Pool, err)
+		return signer{}, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: %v", r.Pool, err)
 	}
-	return signer, nil
+	return signer{s, r.Pool}, nil
+}
+
+// signer is a key of a pool. That no member signs is a problem of the moment,
+// unless it is the request that they refuse.
+type signer struct {
+	*hsm.Signer
+	pool string
+}
+
+// Sign as crypto.Signer has it.
+func (s signer) Sign(random io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	signature, err := s.Signer.Sign(random, digest, opts)
+	if err != nil && !hsm.RequestAtFault(err) {
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: no member signs: %v", s.pool, err)
+	}
+	return signature, err
+}
+
+// Found remembers keys that were found for a minute: who signs often does not
+// ask all members for the key each time. A member that lost it meanwhile says
+// so, and the next one signs.
+type Found struct {
+	mu   sync.Mutex
+	keys map[foundKey]found
+}
+
+type foundKey struct {
+	namespace string
+	keypair.Reference
+}
+
+type found struct {
+	signer *hsm.Signer
+	// clients of the members that were asked, so that a pool that was changed
+	// is asked anew.
+	clients []*hsm.Client
+	at      time.Time
+}
+
+const foundFor = time.Minute
+
+func (f *Found) recall(namespace string, r keypair.Reference, members []Member) (*hsm.Signer, bool) {
+	if f == nil {
+		return nil, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k, ok := f.keys[foundKey{namespace, r}]
+	return k.signer, ok && time.Since(k.at) < foundFor && slices.Equal(k.clients, clientsOf(members))
+}
+
+func (f *Found) remember(namespace string, r keypair.Reference, members []Member, s *hsm.Signer) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, v := range f.keys { // those that nobody asks for any more
+		if time.Since(v.at) >= foundFor {
+			delete(f.keys, k)
+		}
+	}
+	if f.keys == nil {
+		f.keys = map[foundKey]found{}
+	}
+	f.keys[foundKey{namespace, r}] = found{s, clientsOf(members), time.Now()}
+}
+
+func clientsOf(members []Member) []*hsm.Client {
+	var clients []*hsm.Client
+	for _, m := range members {
+		clients = append(clients, m.Client)
+	}
+	return clients
 }
 
 // census of a key: which members have it, which have not, and which do not say.
@@ -160,9 +263,9 @@ func ask(ctx context.Context, members []Member, key hsm.Key) census {
 func (c census) problem(r keypair.Reference) error {
 	if len(c.having) == 0 {
 		if len(c.silent) > 0 {
-			return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: whether key %q is there, or has to be made, cannot be told: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
+			return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: whether key %q is there cannot be told: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
 		}
-		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotInEveryMember, "HSMPool %q: no member has key %q", r.Pool, r.Label)
+		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound, "HSMPool %q: no member has key %q", r.Pool, r.Label)
 	}
 	first := c.having[0]
 	for _, h := range c.having {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -59,7 +61,7 @@ var web = keypair.Reference{Pool: "pool", Label: "web-1"}
 func expect(t *testing.T, err error, reason, says string) {
 	t.Helper()
 	p, ok := conditions.AsProblem(err)
-	if !ok || p.Reason != reason || !strings.Contains(p.Message, says) || p.After == 0 && reason != v1alpha1.ReasonKeyMismatch {
+	if !ok || p.Reason != reason || !strings.Contains(p.Message, says) || p.After == 0 {
 		t.Errorf("%+v (%v)\nwant %s, saying %q, and another look", p, err, reason, says)
 	}
 }
@@ -68,7 +70,7 @@ func TestAKeyIsMadeOnceAndDestroyed(t *testing.T) {
 	servers, keys := pooled(t, 1)
 	ctx := patient(t)
 	_, err := keys.Find(ctx, web)
-	expect(t, err, v1alpha1.ReasonKeyNotInEveryMember, `no member has key "web-1"`)
+	expect(t, err, v1alpha1.ReasonKeyNotFound, `no member has key "web-1"`)
 
 	first, err := keys.Provide(ctx, web, "ECDSA-P256")
 	if err != nil {
@@ -86,8 +88,13 @@ func TestAKeyIsMadeOnceAndDestroyed(t *testing.T) {
 	if _, err := found.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
 		t.Error(err)
 	}
-	_, err = keys.Provide(ctx, web, "ML-DSA-65")
-	expect(t, err, v1alpha1.ReasonKeyMismatch, "is of algorithm ECDSA-P256, and ML-DSA-65 is wanted")
+	for _, get := range []func(context.Context, keypair.Reference, v1alpha1.KeyAlgorithm) (crypto.Signer, error){keys.Provide, keys.Use} {
+		if _, err := get(ctx, web, "ECDSA-P256"); err != nil {
+			t.Error(err)
+		}
+		_, err = get(ctx, web, "ML-DSA-65")
+		expect(t, err, v1alpha1.ReasonKeyMismatch, "is of algorithm ECDSA-P256, and ML-DSA-65 is wanted")
+	}
 
 	for range 2 { // what is not there is retired
 		if err := keys.Retire(ctx, web); err != nil || servers[0].Token.Has("web-1") {
@@ -162,4 +169,78 @@ func TestWhyNoKeyIsMade(t *testing.T) {
 	}
 	_, err = keys.Provide(ctx, web, "ECDSA-P256")
 	expect(t, err, v1alpha1.ReasonHSMNotReady, "CKR_ACTION_PROHIBITED: client qtls-operator may not generate")
+}
+
+// Members are asked for a key when it is looked for first, and when the pool
+// was changed; not for each signature.
+func TestKeysThatWereFoundAreRemembered(t *testing.T) {
+	servers, keys := pooled(t, 2)
+	ctx := patient(t)
+	var asked atomic.Int64
+	servers[1].Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		if operation == 2 {
+			asked.Add(1)
+		}
+		return nil, false
+	}
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range servers {
+		s.Token.Put("web-1", key, 1)
+	}
+	keys.Found = &Found{}
+	sign := func() error {
+		t.Helper()
+		once, cancel := context.WithCancel(ctx) // as long as a reconciliation takes
+		defer cancel()
+		found, err := keys.Find(once, web)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest := sha256.Sum256([]byte("message"))
+		_, err = found.Sign(rand.Reader, digest[:], crypto.SHA256)
+		return err
+	}
+	for range 3 {
+		if err := sign(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the member was asked for the key %d times, want once", n)
+	}
+	// A member that is gone: the other one signs, with what was found.
+	servers[0].Stop()
+	if err := sign(); err != nil {
+		t.Error(err)
+	}
+	// Nobody signs: that is for later, and says why.
+	servers[1].Stop()
+	expect(t, sign(), v1alpha1.ReasonHSMNotReady, "no member signs")
+
+	pool := &v1alpha1.HSMPool{}
+	if err := keys.Pools.Get(ctx, client.ObjectKey{Namespace: "tls", Name: "pool"}, pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Timeout = &metav1.Duration{Duration: 2 * time.Minute}
+	if err := keys.Pools.(client.Client).Update(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	_, err = keys.Find(ctx, web)
+	expect(t, err, v1alpha1.ReasonHSMNotReady, `whether key "web-1" is there cannot be told`)
+}
+
+// What every member would refuse is not asked for again and again.
+func TestARequestThatIsAtFaultIsNoProblemOfTheMoment(t *testing.T) {
+	_, keys := pooled(t, 1)
+	key, err := keys.Provide(patient(t), web, "ML-DSA-44")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = key.Sign(rand.Reader, make([]byte, 65535), crypto.Hash(0))
+	if _, told := conditions.AsProblem(err); err == nil || told || !strings.Contains(err.Error(), "more than a request may have") {
+		t.Errorf("a message that no frame has room for: %v", err)
+	}
 }

@@ -4,6 +4,7 @@ package issuers
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
@@ -72,6 +74,8 @@ func SecretNamespace(issuer client.Object, operators string) string {
 // Authority is an authority and the Secret that holds it.
 type Authority struct {
 	SecretName string
+	// HSMPool that the key lies in; empty: it lies in the Secret.
+	HSMPool string
 	*pki.Authority
 }
 
@@ -94,35 +98,39 @@ func (a Authorities) For(family algorithms.Family) (Authority, bool) {
 	return Authority{}, false
 }
 
-// Load reads the authorities of a CA issuer. An error is one of reading, not
-// of what was read.
-func Load(ctx context.Context, reader client.Reader, namespace string, ca *v1alpha1.CAIssuer, now time.Time) (Authorities, error) {
+// Load reads the authorities of a CA issuer, whose Secrets and HSMPools lie in
+// the namespace of the keys. An error is one of reading, not of what was read.
+func Load(ctx context.Context, keys hsmpool.Keys, ca *v1alpha1.CAIssuer, now time.Time) (Authorities, error) {
 	secrets := map[string]*corev1.Secret{}
 	for _, ref := range ca.SecretRefs {
 		secret := &corev1.Secret{}
-		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, secret)
+		err := keys.Secrets.Get(ctx, client.ObjectKey{Namespace: keys.Namespace, Name: ref.Name}, secret)
 		switch {
 		case err == nil:
 			secrets[ref.Name] = secret
 		case !apierrors.IsNotFound(err):
-			return Authorities{}, fmt.Errorf("Secret %s/%s: %w", namespace, ref.Name, err)
+			return Authorities{}, fmt.Errorf("Secret %s/%s: %w", keys.Namespace, ref.Name, err)
 		}
 	}
-	return assemble(namespace, ca.SecretRefs, secrets, now), nil
+	find := func(r keypair.Reference) (crypto.Signer, error) { return keys.Find(ctx, r) }
+	return assemble(keys.Namespace, ca.SecretRefs, secrets, find, now)
 }
 
-// assemble makes authorities of the Secrets that there are. It is pure.
-func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[string]*corev1.Secret, now time.Time) Authorities {
+// assemble makes authorities of the Secrets that there are. It is pure, but for
+// what finds the keys that lie in HSMs.
+func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[string]*corev1.Secret, find finder, now time.Time) (Authorities, error) {
 	var all Authorities
 	var sound []Authority
 	holders := map[algorithms.Family][]string{}
 	for _, ref := range refs {
-		authority, err := parse(namespace, ref.Name, secrets[ref.Name], now)
+		authority, err := parse(namespace, ref.Name, secrets[ref.Name], find, now)
 		if problem, ok := conditions.AsProblem(err); ok {
 			all.Problems = append(all.Problems, problem)
 			continue
+		} else if err != nil {
+			return Authorities{}, err
 		}
-		sound = append(sound, Authority{ref.Name, authority})
+		sound = append(sound, authority)
 		holders[authority.Family] = append(holders[authority.Family], ref.Name)
 	}
 	for _, authority := range sound {
@@ -135,27 +143,34 @@ func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[str
 				names[0], names[1], authority.Family)})
 		}
 	}
-	return all
+	return all, nil
 }
 
+// finder of a key in an HSMPool. What is wrong there is a *conditions.Problem.
+type finder func(keypair.Reference) (crypto.Signer, error)
+
 // parse finds an authority in a Secret, or the *conditions.Problem with it.
-func parse(namespace, name string, secret *corev1.Secret, now time.Time) (*pki.Authority, error) {
+func parse(namespace, name string, secret *corev1.Secret, find finder, now time.Time) (Authority, error) {
 	if secret == nil {
-		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
+		return Authority{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
 			"spec.ca.secretRefs: Secret %q is not there in namespace %q; create it, or a PQCCertificate with isCA that keeps it", name, namespace)
 	}
 	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		if len(secret.Data[key]) == 0 {
-			return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
+			return Authority{}, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
 				"Secret %q in namespace %q: key %s is missing; a CA's Secret is of type kubernetes.io/tls", name, namespace, key)
 		}
 	}
-	authority, err := pki.ParseAuthority(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], secret.Data[corev1.ServiceAccountRootCAKey], now)
-	if err == nil {
-		return authority, nil
+	authority, pool, err := read(secret.Data, find, now)
+	if p, told := conditions.AsProblem(err); told {
+		return Authority{}, conditions.Waiting(p.After, p.Reason, "Secret %q in namespace %q: %s", name, namespace, p.Message)
+	} else if err == nil {
+		return Authority{name, pool, authority}, nil
 	}
 	reason := v1alpha1.ReasonSecretInvalid
 	switch {
+	case errors.Is(err, errReading):
+		return Authority{}, err
 	case errors.Is(err, keypair.ErrKeyMismatch):
 		reason = v1alpha1.ReasonKeyMismatch
 	case errors.Is(err, pki.ErrNotAnAuthority):
@@ -163,5 +178,30 @@ func parse(namespace, name string, secret *corev1.Secret, now time.Time) (*pki.A
 	case errors.Is(err, pki.ErrAuthorityExpired):
 		reason = v1alpha1.ReasonCertificateExpired
 	}
-	return nil, conditions.Stalled(reason, "Secret %q in namespace %q: %v", name, namespace, err)
+	return Authority{}, conditions.Stalled(reason, "Secret %q in namespace %q: %v", name, namespace, err)
+}
+
+// errReading is in errors of reading, which are not the issuer's fault.
+var errReading = errors.New("the key in an HSM")
+
+// read an authority, and which HSMPool its key lies in, if any.
+func read(data map[string][]byte, find finder, now time.Time) (authority *pki.Authority, pool string, err error) {
+	cert, stored, root := data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey], data[corev1.ServiceAccountRootCAKey]
+	if !keypair.IsReference(stored) {
+		authority, err = pki.ParseAuthority(cert, stored, root, now)
+		return authority, "", err
+	}
+	authority, err = pki.NewAuthority(cert, func() (crypto.Signer, error) {
+		r, err := keypair.ParseReference(stored)
+		if err != nil {
+			return nil, err
+		}
+		pool = r.Pool
+		key, err := find(r)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errReading, err)
+		}
+		return key, nil
+	}, root, now)
+	return authority, pool, err
 }

@@ -2,6 +2,7 @@ package issuers
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
 	"errors"
 	"slices"
@@ -17,6 +18,8 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
@@ -92,7 +95,10 @@ func TestAssemble(t *testing.T) {
 				there[s.Name] = s
 				names = append(names, s.Name)
 			}
-			got := assemble("ns", refs(names...), there, c.at)
+			got, err := assemble("ns", refs(names...), there, inNoHSM(t), c.at)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var sound []string
 			for _, a := range got.List {
 				sound = append(sound, a.SecretName)
@@ -115,9 +121,75 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
+// inNoHSM is for authorities whose keys lie in their Secrets.
+func inNoHSM(t *testing.T) finder {
+	return func(r keypair.Reference) (crypto.Signer, error) {
+		t.Errorf("the HSMs are asked for %+v", r)
+		return nil, errors.New("no HSM")
+	}
+}
+
+// An authority whose key lies in an HSM: its Secret names the key.
+func TestAuthoritiesWithTheirKeysInHSMs(t *testing.T) {
+	there, other := ca(t, "pq", "ML-DSA-65", true), ca(t, "other", "ML-DSA-65", true)
+	key := func(s *corev1.Secret) crypto.Signer {
+		k, err := keypair.ParseKey(s.Data["tls.key"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	label := keypair.Reference{Pool: "pool", Label: "pq-1"}
+	held, broken := there.DeepCopy(), there.DeepCopy()
+	held.Data["tls.key"] = label.PEM()
+	broken.Data["tls.key"] = []byte(strings.Replace(string(label.PEM()), "\n", "\nAAAA", 1))
+	asked := errors.New("the API server is away")
+	for name, c := range map[string]struct {
+		secret *corev1.Secret
+		key    crypto.Signer
+		err    error
+		reason string // of the problem; empty: it is sound
+		says   string
+	}{
+		"there":                {held, key(there), nil, "", ""},
+		"another key":          {held, key(other), nil, v1alpha1.ReasonKeyMismatch, "does not belong"},
+		"not to be had":        {held, nil, conditions.Waiting(time.Second, v1alpha1.ReasonHSMNotReady, "no member answers"), v1alpha1.ReasonHSMNotReady, `Secret "pq" in namespace "ns": no member answers`},
+		"a reference to what?": {broken, nil, nil, v1alpha1.ReasonSecretInvalid, "PKCS #11 URI"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			find := func(r keypair.Reference) (crypto.Signer, error) {
+				if r != label {
+					t.Errorf("asked for %+v", r)
+				}
+				return c.key, c.err
+			}
+			got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": c.secret}, find, now)
+			switch {
+			case err != nil:
+				t.Error(err)
+			case c.reason == "" && (len(got.List) != 1 || got.List[0].HSMPool != "pool" || len(got.Problems) > 0):
+				t.Errorf("%+v", got)
+			case c.reason != "" && (len(got.Problems) != 1 || got.Problems[0].Reason != c.reason || !strings.Contains(got.Problems[0].Message, c.says)):
+				t.Errorf("problems: %+v, want one of %s that says %q", got.Problems, c.reason, c.says)
+			}
+			if p, waits := conditions.AsProblem(c.err); waits && got.Problems[0].After != p.After {
+				t.Errorf("it is looked at again after %s", got.Problems[0].After)
+			}
+		})
+	}
+	// What cannot be read is not the issuer's fault here, either.
+	find := func(keypair.Reference) (crypto.Signer, error) { return nil, asked }
+	if _, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": held}, find, now); !errors.Is(err, asked) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestForFindsTheFamily(t *testing.T) {
 	pq := ca(t, "pq", "ML-DSA-65", true)
-	got := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": pq}, now)
+	got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": pq}, inNoHSM(t), now)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if a, ok := got.For(algorithms.PostQuantum); !ok || a.SecretName != "pq" {
 		t.Errorf("%+v, %t", a, ok)
 	}
@@ -132,7 +204,7 @@ func TestErrorsOfReadingAreNoProblemsOfTheIssuer(t *testing.T) {
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return errors.New("etcd is away")
 		}}).Build()
-	if _, err := Load(t.Context(), reader, "ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now); err == nil || !strings.Contains(err.Error(), "Secret ns/pq: etcd is away") {
+	if _, err := Load(t.Context(), hsmpool.Keys{Secrets: reader, Namespace: "ns"}, &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now); err == nil || !strings.Contains(err.Error(), "Secret ns/pq: etcd is away") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -140,7 +212,7 @@ func TestErrorsOfReadingAreNoProblemsOfTheIssuer(t *testing.T) {
 func TestLoadReadsTheNamespace(t *testing.T) {
 	reader := fake.NewClientBuilder().WithObjects(ca(t, "pq", "ML-DSA-44", true)).Build()
 	for namespace, want := range map[string]int{"ns": 1, "other": 0} {
-		got, err := Load(t.Context(), reader, namespace, &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now)
+		got, err := Load(t.Context(), hsmpool.Keys{Secrets: reader, Namespace: namespace}, &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, now)
 		if err != nil || len(got.List) != want {
 			t.Errorf("namespace %s: %d authorities, %v", namespace, len(got.List), err)
 		}

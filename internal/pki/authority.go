@@ -31,11 +31,16 @@ var (
 // ParseAuthority reads an authority in PEM form: its certificate with those
 // above it, its key, and the root, which may be missing.
 func ParseAuthority(certPEM, keyPEM, rootPEM []byte, now time.Time) (*Authority, error) {
+	return NewAuthority(certPEM, func() (crypto.Signer, error) { return keypair.ParseKey(keyPEM) }, rootPEM, now)
+}
+
+// NewAuthority reads one whose key is got elsewhere, as from an HSM.
+func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []byte, now time.Time) (*Authority, error) {
 	certs, err := keypair.ParseCertificates(certPEM)
 	if err != nil {
 		return nil, fmt.Errorf("tls.crt: %w", err)
 	}
-	key, err := keypair.ParseKey(keyPEM)
+	signer, err := key()
 	if err != nil {
 		return nil, fmt.Errorf("tls.key: %w", err)
 	}
@@ -48,7 +53,7 @@ func ParseAuthority(certPEM, keyPEM, rootPEM []byte, now time.Time) (*Authority,
 	}
 	own := certs[0]
 	switch {
-	case !SameKey(own.PublicKey, key.Public()):
+	case !SameKey(own.PublicKey, signer.Public()):
 		return nil, keypair.ErrKeyMismatch
 	case !own.BasicConstraintsValid || !own.IsCA:
 		return nil, fmt.Errorf("%w: its basicConstraints do not say CA:TRUE", ErrNotAnAuthority)
@@ -69,7 +74,7 @@ func ParseAuthority(certPEM, keyPEM, rootPEM []byte, now time.Time) (*Authority,
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{Chain: NewChain(own, certs[1:]), Algorithm: algorithm, Family: family, key: key}, nil
+	return &Authority{Chain: NewChain(own, certs[1:]), Algorithm: algorithm, Family: family, key: signer}, nil
 }
 
 // Certificate of the authority itself.

@@ -22,6 +22,7 @@ type References struct {
 	Secrets      []string
 	ConfigMaps   []string
 	Services     []string
+	HSMPools     []string
 }
 
 // Objects are what References were found to be. What does not exist is absent.
@@ -31,6 +32,7 @@ type Objects struct {
 	Secrets      map[string]*corev1.Secret
 	ConfigMaps   map[string]*corev1.ConfigMap
 	Services     map[string]*corev1.Service
+	HSMPools     map[string]*v1alpha1.HSMPool
 }
 
 // ReferencesOf lists what a gateway names directly, sorted and without
@@ -67,6 +69,9 @@ func ReferencesOf(g *v1alpha1.QTLSGateway) References {
 	if e := g.Spec.SessionResumption.Store.External; e != nil {
 		authorities(e.CARefs)
 		r.Secrets = append(r.Secrets, e.CredentialsRef.Name, e.AgentCredentialsRef.Name)
+	}
+	if g.Spec.HSMRef != nil {
+		r.HSMPools = append(r.HSMPools, g.Spec.HSMRef.Name)
 	}
 	for _, names := range []*[]string{&r.Policies, &r.Certificates, &r.Secrets, &r.ConfigMaps, &r.Services} {
 		slices.Sort(*names)

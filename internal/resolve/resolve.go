@@ -52,6 +52,10 @@ type resolver struct {
 	// provider says that what was resolved needs the OpenSSL provider.
 	provider bool
 	problems []Problem
+	// hsm that the gateway's keys may lie in; nil where it names none, or one that
+	// cannot be used, and then hsmReason says why.
+	hsm       *model.HSM
+	hsmReason string
 }
 
 func (r *resolver) problem(p Problem) { r.problems = append(r.problems, p) }
@@ -81,6 +85,7 @@ func (r *resolver) resolve() model.Gateway {
 		r.preferred = policy.Accepts(named, nil, v1alpha1.PolicyModeRequire)
 	}
 
+	r.hsmPool()
 	byPort := map[int32][]model.Listener{}
 	for _, l := range spec.Listeners {
 		if listener, ok := r.listener(l); ok {
@@ -95,6 +100,9 @@ func (r *resolver) resolve() model.Gateway {
 	m.TLS.Provider = m.TLS.Provider || r.provider
 	m.TLS.Vectorized = spec.PostQuantumImplementation == v1alpha1.ImplementationVectorized
 	m.Tickets = tickets(r.gateway, m)
+	if usesHSM(m) {
+		m.HSM = r.hsm
+	}
 	return m
 }
 
@@ -162,6 +170,11 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 			w.Listener, w.Message = l.Name, fmt.Sprintf("listeners[%s].certificateRefs: Secret %q: %s", l.Name, secret, w.Message)
 			r.problem(w)
 		}
+		if p := r.unusableHSM(c); p != nil {
+			p.Listener, p.Message = l.Name, fmt.Sprintf("listeners[%s].certificateRefs: Secret %q: %s", l.Name, secret, p.Message)
+			r.problem(*p)
+			return
+		}
 		found = append(found, c)
 	}
 	for _, ref := range l.CertificateRefs {
@@ -220,7 +233,7 @@ func (r *resolver) rank(a v1alpha1.KeyAlgorithm) int {
 // certificate looks at one Secret. The warnings do not keep it from being
 // served.
 func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) (model.Certificate, []Problem, error) {
-	pair, err := keypair.Parse(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	pair, err := keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		return model.Certificate{}, nil, err
 	}
@@ -246,7 +259,7 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 	}
 	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
 	return model.Certificate{
-		Secret: s.Name, Algorithm: pair.Algorithm, PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: keypair.NeedsProvider(pair.Chain...),
+		Secret: s.Name, Algorithm: pair.Algorithm, HSMPool: poolOf(pair.Key), PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: keypair.NeedsProvider(pair.Chain...),
 		HandshakeSchemes: pair.HandshakeSchemes(r.accepted), ChainSchemes: chain,
 		SerialNumber: pair.SerialNumber(), NotAfter: leaf.NotAfter.Unix(),
 	}, warnings, nil
