@@ -201,6 +201,10 @@ const (
 	AnnotationBenchmark = GroupName + "/benchmark"
 	// AnnotationMeasurement on a load generator's Job: what it measures.
 	AnnotationMeasurement = GroupName + "/measurement"
+	// AnnotationUsageBegin and AnnotationUsageEnd on it: what the gateway's pods had
+	// used when its window began, and just before that ended, in JSON.
+	AnnotationUsageBegin = GroupName + "/usage-begin"
+	AnnotationUsageEnd   = GroupName + "/usage-end"
 	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.
 	LabelBenchmark = GroupName + "/benchmark"
 	// LabelManagedBy and its value mark what the operator made.

@@ -155,9 +155,6 @@ func run(ctx context.Context, o options) error {
 	if err := setUpGateways(ctx, mgr, o); err != nil {
 		return fmt.Errorf("gateway controller: %w", err)
 	}
-	if err := setUpBenchmarks(mgr, o); err != nil {
-		return fmt.Errorf("benchmark controller: %w", err)
-	}
 	if err := mgr.Add(&policy.Installer{Client: mgr.GetClient()}); err != nil {
 		return fmt.Errorf("shipped policies: %w", err)
 	}
@@ -197,6 +194,9 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	}
 	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, changed)
 	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, changed)
+	if err := setUpBenchmarks(mgr, o, authority); err != nil {
+		return fmt.Errorf("benchmark controller: %w", err)
+	}
 	return (&gateway.Reconciler{
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
@@ -210,7 +210,7 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	}).SetupWithManager(mgr)
 }
 
-func setUpBenchmarks(mgr ctrl.Manager, o options) error {
+func setUpBenchmarks(mgr ctrl.Manager, o options, authority *gateway.Authority) error {
 	s := settings(o)
 	logs, err := benchmark.PodLogs(mgr.GetConfig())
 	if err != nil {
@@ -218,7 +218,7 @@ func setUpBenchmarks(mgr ctrl.Manager, o options) error {
 	}
 	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
 		Settings: generator.Settings{Image: o.k6Image, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
-		Limits:   plan.DefaultLimits, Logs: logs,
+		Limits:   plan.DefaultLimits, Logs: logs, Usages: benchmark.AskAgents(authority.HTTPClient),
 	}).SetupWithManager(mgr)
 }
 

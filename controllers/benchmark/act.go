@@ -37,6 +37,8 @@ const mostLog = 8 << 20
 type outcome struct {
 	// recorded measurements.
 	recorded records
+	// next is after how long something is due that no event tells; 0: nothing.
+	next time.Duration
 	// restored says how the gateway was put back.
 	restored, leftAsChanged bool
 }
@@ -57,6 +59,9 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		return r.keep(ctx, b, a.Measurements, one)
 	case plan.RecordFailure:
 		return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: a.Reason, Message: a.Message})
+	case plan.WaitJob:
+		next, err := r.observeUsage(ctx, s, a.Job)
+		return outcome{next: next}, err
 	case plan.DeleteJob:
 		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: a.Job}}
 		return outcome{}, client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)))
@@ -277,7 +282,7 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	if err != nil {
 		return record{}, err
 	}
-	return measured(a.Attempt, result)
+	return measured(a.Attempt, result, usageOf(&s.jobs[i], s.measured))
 }
 
 // read the shards of a point from the pods' logs and merge them.

@@ -21,9 +21,9 @@ import (
 )
 
 // measured makes a record of a result.
-func measured(attempt int32, result shard.Result) (record, error) {
+func measured(attempt int32, result shard.Result, used *usage) (record, error) {
 	text, err := json.Marshal(result)
-	return record{Attempt: attempt, PerSecond: result.PerSecond, Result: text}, err
+	return record{Attempt: attempt, PerSecond: result.PerSecond, Result: text, Usage: used}, err
 }
 
 // point is a mode at a number of replicas.
@@ -91,7 +91,7 @@ func pointOf(mode v1alpha1.BenchmarkMode, n int32, p plan.Plan, made []plan.Meas
 			one.Failures += count
 		}
 		capacity := rs[capacityOf(m)]
-		for _, reason := range validity.Judge(evidence(mode, m, p, result, capacity.PerSecond)) {
+		for _, reason := range validity.Judge(evidence(mode, m, p, result, r.Usage, capacity.PerSecond)) {
 			reasons.add(string(reason.Rule), reason.Message)
 		}
 		if m.Phase == plan.Capacity {
@@ -125,7 +125,7 @@ func resumes(mode v1alpha1.BenchmarkMode) bool {
 }
 
 // evidence of one measurement.
-func evidence(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, result shard.Result, capacity float64) validity.Evidence {
+func evidence(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, result shard.Result, used *usage, capacity float64) validity.Evidence {
 	e := validity.Evidence{Phase: validity.Phase(m.Phase), Window: p.Load.Duration, Common: result.Common, Resumes: resumes(mode),
 		Dropped: result.Dropped, StartLagP99: result.StartLag.Percentile(99), WantedReplicas: int(m.Replicas),
 		Generator: validity.Generator{Periods: result.CPU.Periods, ThrottledPeriods: result.CPU.ThrottledPeriods}}
@@ -141,6 +141,9 @@ func evidence(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, resu
 	}
 	for _, count := range result.Failures {
 		e.Failures += count
+	}
+	if used != nil {
+		e.Replicas, e.MachineIdle = used.Replicas, used.MachineIdle
 	}
 	if m.Phase == plan.Latency {
 		e.Rate, e.WantedRate = result.PerSecond, math.Max(1, math.Round(p.Rate(capacity)))

@@ -29,7 +29,7 @@ import (
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks/finalizers,verbs=update
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;update;patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
@@ -47,6 +47,8 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 	Settings  generator.Settings
 	Limits    plan.Limits
+	// Usages of the gateways' pods.
+	Usages Usages
 	// Logs of a pod's container, its last lines.
 	Logs func(ctx context.Context, namespace, pod, container string) (io.ReadCloser, error)
 }
@@ -104,6 +106,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		after := lookAgain
 		if a.After > 0 {
 			after = min(after, a.After+time.Millisecond)
+		}
+		if done.next > 0 {
+			after = min(after, done.next+time.Millisecond)
 		}
 		return ctrl.Result{RequeueAfter: after}, nil
 	}

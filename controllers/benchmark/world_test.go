@@ -25,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -37,6 +38,7 @@ import (
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -56,14 +58,18 @@ type world struct {
 
 	// runs says whether a gateway comes to run with so many replicas, result what
 	// a pod of a load prints; an error ends it with exit code 1.
-	runs   func(replicas int32) bool
+	runs func(replicas int32) bool
+	// usage is what a pod of a gateway has used at a time.
+	usage  func(at time.Time) (dataplane.Usage, error)
+	clock  clock.PassiveClock
 	result func(l load.Load, segment shard.Segment) (string, error)
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{},
-		runs: func(int32) bool { return true }, result: ideal}
+	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{}, clock: clock.RealClock{},
+		usage: func(time.Time) (dataplane.Usage, error) { return dataplane.Usage{}, errors.New("no agent") },
+		runs:  func(int32) bool { return true }, result: ideal}
 	w.namespace = testenv.Namespace(t, w)
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
 	w.create(&v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
@@ -118,7 +124,10 @@ func (w *world) benchmark(change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1
 
 // reconciler as the operator has it, on a client of its own.
 func (w *world) reconciler(c client.Client, reader client.Reader, recorder events.EventRecorder) *Reconciler {
-	return &Reconciler{Client: c, APIReader: reader, Clock: clock.RealClock{}, Recorder: recorder, Limits: w.limits, Logs: w.log,
+	return &Reconciler{Client: c, APIReader: reader, Clock: w.clock, Recorder: recorder, Limits: w.limits, Logs: w.log,
+		Usages: func(context.Context, types.NamespacedName, string) (dataplane.Usage, error) {
+			return w.usage(w.clock.Now())
+		},
 		Settings: generator.Settings{Image: "k6:test", ImagePullPolicy: corev1.PullIfNotPresent}}
 }
 

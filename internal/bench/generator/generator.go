@@ -172,6 +172,18 @@ func IdentityOf(job *batchv1.Job) (Identity, error) {
 	return i, err
 }
 
+// LoadIn a Job.
+func LoadIn(job *batchv1.Job) (load.Load, error) {
+	for _, c := range job.Spec.Template.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == load.Variable {
+				return load.Parse(e.Value)
+			}
+		}
+	}
+	return load.Load{}, fmt.Errorf("Job %s has no load", job.Name)
+}
+
 // Job that makes a load.
 func Job(b *v1alpha1.QTLSBenchmark, gateway string, m plan.Measurement, attempt int32, l load.Load, s Settings) (*batchv1.Job, error) {
 	text, err := l.Text()

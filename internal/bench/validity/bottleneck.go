@@ -104,7 +104,7 @@ func Name(e Evidence) Finding {
 		at(Machine, "the busiest machine was idle for %s of the time", percent(*e.MachineIdle))
 	}
 	if saturated {
-		at(CPUQuota, "every replica was throttled in %s of its CPU periods or more", percent(e.leastThrottled()))
+		at(CPUQuota, "every replica was at its CPU quota for %s of the time or more", percent(e.leastThrottled()))
 	}
 	for _, d := range []struct {
 		name Bottleneck
@@ -149,7 +149,7 @@ func (e Evidence) saturated() bool {
 func (e Evidence) leastThrottled() float64 {
 	least := 1.0
 	for _, r := range e.Replicas {
-		least = min(least, r.throttled())
+		least = min(least, r.quotaUse())
 	}
 	return least
 }

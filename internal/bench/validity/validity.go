@@ -101,11 +101,13 @@ type Replica struct {
 	Name string `json:"name"`
 	Node string `json:"node,omitempty"`
 	// Quota is in CPUs, 0 without one.
-	Quota            float64       `json:"quota,omitempty"`
-	Periods          int64         `json:"periods,omitempty"`
-	ThrottledPeriods int64         `json:"throttledPeriods,omitempty"`
-	CPU              time.Duration `json:"cpu"`
-	Handshakes       int64         `json:"handshakes"`
+	Quota            float64 `json:"quota,omitempty"`
+	Periods          int64   `json:"periods,omitempty"`
+	ThrottledPeriods int64   `json:"throttledPeriods,omitempty"`
+	// CPU that it used, of the time Observed.
+	CPU        time.Duration `json:"cpu"`
+	Observed   time.Duration `json:"observed,omitempty"`
+	Handshakes int64         `json:"handshakes"`
 	// Memory is the greatest working set, in bytes; MemoryLimit is 0 without one.
 	Memory      int64 `json:"memory,omitempty"`
 	MemoryLimit int64 `json:"memoryLimit,omitempty"`
@@ -118,12 +120,17 @@ type Replica struct {
 	Disturbed bool `json:"disturbed,omitempty"`
 }
 
-// throttled is the share of its periods.
-func (r Replica) throttled() float64 {
-	if r.Periods == 0 {
-		return 0
+// quotaUse is how near it was to its quota: the share of its periods in which it
+// was throttled or, where nobody counted those, of the CPU time that it was
+// granted.
+func (r Replica) quotaUse() float64 {
+	switch granted := r.Quota * float64(r.Observed); {
+	case r.Periods > 0:
+		return float64(r.ThrottledPeriods) / float64(r.Periods)
+	case granted > 0:
+		return min(float64(r.CPU)/granted, 1)
 	}
-	return float64(r.ThrottledPeriods) / float64(r.Periods)
+	return 0
 }
 
 // Dependency is something that handshakes wait for.
@@ -246,9 +253,11 @@ func judgeReplicas(e Evidence) []Reason {
 		return reasons
 	}
 	for _, r := range e.Replicas {
-		switch share := r.throttled(); {
-		case r.Quota == 0 || r.Periods == 0:
+		switch share := r.quotaUse(); {
+		case r.Quota == 0 || r.Periods == 0 && r.Observed == 0:
 			bad(NotSaturated, "replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
+		case share < Saturated && r.Periods == 0:
+			bad(NotSaturated, "replica %s used %s of its CPU quota, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
 		case share < Saturated:
 			bad(NotSaturated, "replica %s was throttled in %s of its CPU periods, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
 		}

@@ -60,6 +60,10 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"machine busy", capacity, func(e *Evidence) { e.MachineIdle = share(0.0999) }, MachineBusy, "idle for 9.99 %, want 10 %"},
 		{"machine not looked at", capacity, func(e *Evidence) { e.MachineIdle = nil }, NotObserved, "not observed"},
 		{"generator throttled", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 1 }, GeneratorLimited, "throttled in 1 of 300 CPU periods"},
+		{"replica not saturated, by its CPU time", capacity, func(e *Evidence) {
+			r := &e.Replicas[1]
+			r.Periods, r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 0, 0, 0.05, 10*time.Second, 470*time.Millisecond
+		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
 		{"replica not saturated", capacity, func(e *Evidence) { e.Replicas[1].ThrottledPeriods = 284 }, NotSaturated, "replica gateway-b was throttled in 94.67 % of its CPU periods, want 95 %"},
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
 		{"another limit", capacity, func(e *Evidence) { e.Limit = HSM }, OtherLimit, "the HSM was meant to limit this point, and it was the replicas' CPU quota"},
@@ -123,7 +127,7 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		says   string
 		others []Bottleneck
 	}{
-		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
+		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was at its CPU quota for 99.33 % of the time or more", nil},
 		{"nothing seen", spare, func(*Evidence) {}, Unknown, "", nil},
 		{"below the limits", latency, func(*Evidence) {}, None, "", nil},
 		{"client throttled", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 200 }, Client, "throttled in 200 of 300", nil},

@@ -1,0 +1,203 @@
+package benchmark
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// Usages asks the agent of a gateway's pod what that has used.
+type Usages func(ctx context.Context, gateway types.NamespacedName, address string) (dataplane.Usage, error)
+
+// AskAgents over mutual TLS.
+func AskAgents(clientOf func(gateway types.NamespacedName) *http.Client) Usages {
+	return func(ctx context.Context, gateway types.NamespacedName, address string) (dataplane.Usage, error) {
+		var u dataplane.Usage
+		at := url.URL{Scheme: "https", Host: net.JoinHostPort(address, strconv.Itoa(mtls.StatusPort)), Path: dataplane.UsagePath}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+		if err != nil {
+			return u, err
+		}
+		response, err := clientOf(gateway).Do(request)
+		if err != nil {
+			return u, err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return u, fmt.Errorf("the agent answers %s", response.Status)
+		}
+		return u, json.NewDecoder(http.MaxBytesReader(nil, response.Body, 1<<16)).Decode(&u)
+	}
+}
+
+// askFor so long at most: an answer that comes later is of another moment.
+const askFor = 2 * time.Second
+
+// sample is what a pod of the gateway had used at a moment.
+type sample struct {
+	Name  string          `json:"name"`
+	Node  string          `json:"node,omitempty"`
+	Usage dataplane.Usage `json:"usage"`
+}
+
+// samples of all pods, by UID; of those that answered.
+type samples map[types.UID]sample
+
+// moments of a Job at which pods are sampled: when its window begins, and just
+// before it ends. What is used in between is of the load alone. The samples lie on
+// the Job, so that whoever collects its result has them.
+var moments = []string{v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd}
+
+// moment says when a sample is due, and until when it makes sense.
+func moment(begin, end time.Time, which string) (due, until time.Time) {
+	window := end.Sub(begin)
+	if which == v1alpha1.AnnotationUsageBegin {
+		return begin, begin.Add(window / 4)
+	}
+	return end.Add(-max(window/20, min(500*time.Millisecond, window/4))), end
+}
+
+// observeUsage takes the samples that are due, and says after how long the next
+// one is. What is missed stays unobserved, and makes the measurement no result.
+func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (next time.Duration, err error) {
+	i := slices.IndexFunc(s.jobs, func(j batchv1.Job) bool { return j.Name == name })
+	job := &s.jobs[i]
+	l, err := generator.LoadIn(job)
+	if err != nil || job.DeletionTimestamp != nil {
+		return 0, nil // not the operator's, or no longer: nothing to observe
+	}
+	for _, which := range moments {
+		if _, done := job.Annotations[which]; done {
+			continue
+		}
+		due, until := moment(l.Begin(), l.End(), which)
+		now := r.Clock.Now()
+		switch {
+		case now.After(until):
+			continue
+		case now.Before(due):
+			return due.Sub(now), nil
+		}
+		taken, err := r.sample(ctx, s.measured)
+		if err != nil {
+			return 0, err
+		}
+		text, err := json.Marshal(taken)
+		if err != nil {
+			return 0, err
+		}
+		before := job.DeepCopy()
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, string(text))
+		if err := r.Patch(ctx, job, client.MergeFrom(before)); err != nil {
+			return 0, client.IgnoreNotFound(err)
+		}
+	}
+	return 0, nil
+}
+
+// sample all pods of a gateway at once.
+func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway) (samples, error) {
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(resources.Selector(g.Name))); err != nil {
+		return nil, fmt.Errorf("pods of QTLSGateway %s: %w", g.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	taken := samples{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
+			continue
+		}
+		all.Go(func() {
+			u, err := r.Usages(ctx, client.ObjectKeyFromObject(g), pod.Status.PodIP)
+			if err != nil {
+				return // the measurement says that this pod was not observed
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			taken[pod.UID] = sample{pod.Name, pod.Spec.NodeName, u}
+		})
+	}
+	all.Wait()
+	return taken, nil
+}
+
+// usage of a gateway's pods and of their machines in the window of a measurement.
+type usage struct {
+	Replicas    []validity.Replica `json:"replicas,omitempty"`
+	MachineIdle *float64           `json:"machineIdle,omitempty"`
+}
+
+// usageOf the gateway while a Job made its load; nil if it was not observed.
+func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
+	var taken [2]samples
+	for i, which := range moments {
+		if json.Unmarshal([]byte(job.Annotations[which]), &taken[i]) != nil {
+			return nil
+		}
+	}
+	begin, end := taken[0], taken[1]
+	u := &usage{}
+	for uid, before := range begin {
+		after, there := end[uid]
+		one := validity.Replica{Name: before.Name, Node: before.Node, Quota: quota(g)}
+		if !there || after.Usage.Worker != before.Usage.Worker || after.Usage.Time <= before.Usage.Time {
+			one.Disturbed = true
+			u.Replicas = append(u.Replicas, one)
+			continue
+		}
+		one.Observed = time.Duration(after.Usage.Time - before.Usage.Time)
+		one.CPU = time.Duration(after.Usage.CPU - before.Usage.CPU)
+		one.Handshakes = after.Usage.TLSConnections - before.Usage.TLSConnections
+		u.Replicas = append(u.Replicas, one)
+		if total := after.Usage.MachineTotal - before.Usage.MachineTotal; total > 0 {
+			idle := float64(after.Usage.MachineIdle-before.Usage.MachineIdle) / float64(total)
+			if u.MachineIdle == nil || idle < *u.MachineIdle {
+				u.MachineIdle = &idle
+			}
+		}
+	}
+	for uid, after := range end {
+		if _, there := begin[uid]; !there {
+			u.Replicas = append(u.Replicas, validity.Replica{Name: after.Name, Node: after.Node, Quota: quota(g), Disturbed: true})
+		}
+	}
+	slices.SortFunc(u.Replicas, func(a, b validity.Replica) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return u
+}
+
+// quota of a replica in CPUs, 0 without one.
+func quota(g *v1alpha1.QTLSGateway) float64 {
+	if g.Spec.Resources == nil {
+		return 0
+	}
+	return g.Spec.Resources.Limits.Cpu().AsApproximateFloat64()
+}

@@ -1,0 +1,142 @@
+//go:build integration
+
+package benchmark
+
+import (
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/resources"
+)
+
+// limited gives the gateway a quota of 50m and a pod with an agent.
+func limited(w *world) {
+	w.t.Helper()
+	g := w.gateway("web")
+	g.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}
+	if err := w.Update(w.t.Context(), g); err != nil {
+		w.t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1", Labels: resources.Selector("web")},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "gateway:test"}}}}
+	w.create(pod)
+	pod.Status.PodIP, pod.Status.PodIPs = "192.0.2.1", []corev1.PodIP{{IP: "192.0.2.1"}}
+	if err := w.Status().Update(w.t.Context(), pod); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// runObserved runs a benchmark of one replica by hand, with a clock that goes to
+// the moments at which the pods are sampled; late says by how much it misses them.
+func runObserved(w *world, late time.Duration) *v1alpha1.QTLSBenchmark {
+	w.t.Helper()
+	start := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	at := clocktesting.NewFakePassiveClock(start)
+	w.clock = at
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas, s.Load.Repetitions = []int32{1}, ptr.To[int32](1) })
+	for steps := 0; ; steps++ {
+		if steps > 100 {
+			w.t.Fatalf("no end: %+v", b.Status)
+		}
+		step := func() (again time.Duration) {
+			w.t.Helper()
+			result, err := w.step(w.Client, b)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return result.RequeueAfter
+		}
+		step()
+		if w.get(b); b.Status.CompletionTime != nil {
+			return b
+		}
+		if err := w.program(w.t.Context(), w.gateway("web")); err != nil {
+			w.t.Fatal(err)
+		}
+		var jobs batchv1.JobList
+		if err := w.List(w.t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil {
+			w.t.Fatal(err)
+		}
+		for i := range jobs.Items {
+			job := &jobs.Items[i]
+			if len(job.Status.Conditions) > 0 {
+				continue
+			}
+			l, err := generator.LoadIn(job)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			for _, due := range []time.Time{l.Begin(), l.End().Add(-500 * time.Millisecond)} {
+				if again := step(); late == 0 && at.Now().Add(again).Sub(due).Abs() > 10*time.Millisecond {
+					w.t.Errorf("at %s it is looked again after %s, and a sample is due at %s", at.Now(), again, due)
+				}
+				at.SetTime(due.Add(late + time.Millisecond))
+				step()
+			}
+			at.SetTime(l.End().Add(time.Second))
+			w.get(job)
+			if err := w.work(w.t.Context(), job); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// used is a pod's usage since noon, of a share of its quota of 50m, and of a
+// machine that is idle for another.
+func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
+	return func(at time.Time) (dataplane.Usage, error) {
+		since := at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC))
+		ticks := since.Milliseconds()
+		return dataplane.Usage{Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10,
+			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
+	}
+}
+
+func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
+	w := newWorld(t)
+	limited(w)
+	w.usage = used(0.99, 0.5)
+	b := runObserved(w, 0)
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "")
+	w.condition(b, v1alpha1.ConditionValid, "True", v1alpha1.ReasonPointsValid, "each of 1 points")
+	if p := b.Status.Points[0]; !p.Valid || len(p.InvalidBecause) > 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		usage func(time.Time) (dataplane.Usage, error)
+		late  time.Duration
+		says  string
+	}{
+		"the machine is full":              {used(0.99, 0.05), 0, "MachineBusy"},
+		"the replica could have done more": {used(0.6, 0.5), 0, "NotSaturated: replica web-1 used 60 % of its CPU quota"},
+		"the samples come too late":        {used(0.99, 0.5), 2 * time.Second, "NotObserved"},
+		"HAProxy is restarted": {func(at time.Time) (dataplane.Usage, error) {
+			u, err := used(0.99, 0.5)(at)
+			u.Worker = at.String()
+			return u, err
+		}, 0, "ReplicasDisturbed: replica web-1 restarted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			limited(w)
+			w.usage = c.usage
+			b := runObserved(w, c.late)
+			w.condition(b, v1alpha1.ConditionValid, "False", v1alpha1.ReasonPointsInvalid, c.says)
+		})
+	}
+}
