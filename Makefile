@@ -8,7 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 # The toolchain that go.mod names, also where GOTOOLCHAIN=local is preset.
 export GOTOOLCHAIN := go1.27.4
 
-GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI      := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI_LINT := go run $(GOLANGCI)
 HELM_DOCS     := go run github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2
 CRD_REF_DOCS  := go run github.com/elastic/crd-ref-docs@v0.3.0
 
@@ -54,7 +55,7 @@ down: cluster-down ## End everything that these commands started
 
 ##@ Tests
 
-.PHONY: test test-lint test-unit test-integration test-chart test-crypto test-e2e
+.PHONY: test test-lint test-unit test-integration test-chart test-browser test-crypto test-e2e
 test: deps $(QTLS_CLUSTER) $(TESTRUN) ## Every test; the last line is `N passed, N failed`
 	@E2E='$(E2E)' $(TESTRUN)
 test-lint: deps $(TESTRUN) ## Linters, and whether generated files are up to date
@@ -65,6 +66,8 @@ test-integration: deps $(QTLS_CLUSTER) $(TESTRUN) ## Controllers against the rea
 	@$(TESTRUN) integration
 test-chart: deps $(QTLS_CLUSTER) $(TESTRUN) ## The Helm chart
 	@$(TESTRUN) chart
+test-browser: deps $(TESTRUN) ## Pages in a headless Chromium, which it installs
+	@$(TESTRUN) browser
 test-crypto: deps $(TESTRUN) ## Images, and real handshakes with the gateway's HAProxy and OpenSSL
 	@$(TESTRUN) crypto
 test-e2e: deps $(QTLS_CLUSTER) $(TESTRUN) ## The local cluster, the quickstart and the end-to-end tests on clusters (E2E=REGEXP narrows)
@@ -127,6 +130,8 @@ verify: ## Check that `make generate` would change nothing
 lint: lint-go lint-rust lint-shell lint-paths ## Run the linters
 lint-go:
 	@failed=0; for m in $(MODULES); do echo "golangci-lint $$m"; (cd $$m && $(GOLANGCI_LINT) run --config="$(CURDIR)/.golangci.yml" ./...) || failed=1; done; exit $$failed
+	@echo "golangci-lint k6" # where its OpenSSL is
+	@go run -exec 'go -C $(CURDIR)/hack/images run . k6 --' $(GOLANGCI) run --config=/src/.golangci.yml ./...
 lint-rust:
 	@go -C hack/images run . cargo -- fmt --check
 	@go -C hack/images run . cargo -- clippy --release --locked --all-targets --package oqsprovider -- -D warnings
@@ -138,7 +143,7 @@ lint-paths:
 
 .PHONY: format
 format: ## Format the Go and Rust code
-	@for m in $(MODULES); do (cd $$m && $(GOLANGCI_LINT) fmt --config="$(CURDIR)/.golangci.yml"); done
+	@for m in $(MODULES) k6; do (cd $$m && $(GOLANGCI_LINT) fmt --config="$(CURDIR)/.golangci.yml"); done
 	@go -C hack/images run . cargo -write -- fmt
 
 .PHONY: deps

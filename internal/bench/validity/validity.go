@@ -106,8 +106,10 @@ type Replica struct {
 	ThrottledPeriods int64         `json:"throttledPeriods,omitempty"`
 	CPU              time.Duration `json:"cpu"`
 	Handshakes       int64         `json:"handshakes"`
-	// Memory is the greatest working set, in bytes; MemoryLimit is 0 without one.
+	// Memory is the greatest working set, in bytes, IdleMemory the one before the
+	// load; MemoryLimit is 0 without one.
 	Memory      int64 `json:"memory,omitempty"`
+	IdleMemory  int64 `json:"idleMemory,omitempty"`
 	MemoryLimit int64 `json:"memoryLimit,omitempty"`
 	// MemoryStalled is the share of the time that it waited for memory (PSI).
 	MemoryStalled *float64 `json:"memoryStalled,omitempty"`
