@@ -54,7 +54,7 @@ down: cluster-down ## End everything that these commands started
 
 ##@ Tests
 
-.PHONY: test test-lint test-unit test-integration test-chart test-crypto test-e2e
+.PHONY: test test-lint test-unit test-integration test-chart test-browser test-crypto test-e2e
 test: deps $(QTLS_CLUSTER) $(TESTRUN) ## Every test; the last line is `N passed, N failed`
 	@E2E='$(E2E)' $(TESTRUN)
 test-lint: deps $(TESTRUN) ## Linters, and whether generated files are up to date
@@ -65,6 +65,8 @@ test-integration: deps $(QTLS_CLUSTER) $(TESTRUN) ## Controllers against the rea
 	@$(TESTRUN) integration
 test-chart: deps $(QTLS_CLUSTER) $(TESTRUN) ## The Helm chart
 	@$(TESTRUN) chart
+test-browser: deps $(TESTRUN) ## Pages in a headless Chromium, which it installs
+	@$(TESTRUN) browser
 test-crypto: deps $(TESTRUN) ## Images, and real handshakes with the gateway's HAProxy and OpenSSL
 	@$(TESTRUN) crypto
 test-e2e: deps $(QTLS_CLUSTER) $(TESTRUN) ## The local cluster, the quickstart and the end-to-end tests on clusters (E2E=REGEXP narrows)

@@ -110,7 +110,7 @@ spec:
   renewBefore: 24h
   algorithms: [ML-DSA-65, ECDSA-P256]
   issuerRef: {name: ca, kind: PQCIssuer, group: qtls.dev}
-  keyStorage: {type: HSM, hsmRef: {name: pool}}
+  keyStorage: {type: HSM, hsmRef: {name: pool}, existingKeys: [{algorithm: ML-DSA-65, label: web 2026}]}
 `,
 	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}]}}",
 	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}]}}",

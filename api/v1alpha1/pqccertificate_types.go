@@ -38,6 +38,7 @@ type PQCCertificate struct {
 // +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one"
 // +kubebuilder:validation:XValidation:rule="!has(self.renewBefore) || duration(self.renewBefore) < (has(self.duration) ? duration(self.duration) : duration('2160h'))",message="renewBefore: must be shorter than duration (default 2160h)"
 // +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || self.algorithms.all(a, a in ['ML-DSA-44','ML-DSA-65','ML-DSA-87','ECDSA-P256','ECDSA-P384','RSA-2048','RSA-3072','RSA-4096'])",message="algorithms: HSMs have ML-DSA, ECDSA and RSA; the OpenSSL provider's need keyStorage.type Secret"
+// +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || !has(self.keyStorage.existingKeys) || self.keyStorage.existingKeys.all(k, k.algorithm in self.algorithms)",message="keyStorage.existingKeys: each of an algorithm in algorithms"
 type PQCCertificateSpec struct {
 	// dnsNames of the certificate (subjectAltName), wildcards allowed.
 	// +optional
@@ -116,12 +117,14 @@ const (
 // KeyStorage says where private keys are made and lie.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.hsmRef) == (self.type == 'HSM')",message="hsmRef: needed with type HSM, and only there"
+// +kubebuilder:validation:XValidation:rule="!has(self.existingKeys) || self.type == 'HSM'",message="existingKeys: only with type HSM"
+// +kubebuilder:validation:XValidation:rule="!has(self.existingKeys) || self.existingKeys.all(a, self.existingKeys.exists_one(b, b.label == a.label))",message="existingKeys: a key is of one algorithm; each label once"
 type KeyStorage struct {
 	// type: Secret, or HSM, where keys never leave the token that they were made
 	// in: the Secret has in tls.key what names the key (a PKCS #11 URI, as
 	// pkcs11-provider reads it). A renewal makes a new key, and destroys the one
-	// before the last. What is deleted leaves its keys in the token. QTLSGateways
-	// do not serve such certificates yet.
+	// before the last; an authority's (isCA) is kept. What is deleted leaves its
+	// keys in the token.
 	// +optional
 	// +kubebuilder:default=Secret
 	Type KeyStorageType `json:"type,omitempty"`
@@ -129,6 +132,29 @@ type KeyStorage struct {
 	// first member, and is used when every member has it.
 	// +optional
 	HSMRef *HSMPoolReference `json:"hsmRef,omitempty"`
+	// existingKeys are keys that the pool has already, to use instead of making
+	// some. Renewals keep them, and nothing here ever destroys them. For other
+	// algorithms keys are made.
+	// +optional
+	// +listType=map
+	// +listMapKey=algorithm
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	ExistingKeys []ExistingKey `json:"existingKeys,omitempty"`
+}
+
+// ExistingKey is a key in an HSMPool.
+type ExistingKey struct {
+	// algorithm of the key.
+	// +required
+	Algorithm KeyAlgorithm `json:"algorithm"`
+	// label of the private and the public key in the tokens (CKA_LABEL). They have
+	// to be sensitive, not extractable, and the same in every member.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._:@+/-]+( [A-Za-z0-9._:@+/-]+)*$`
+	Label string `json:"label"`
 }
 
 // HSMPoolReference names an HSMPool.

@@ -5,6 +5,8 @@ package certificate_test
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/openssl/openssltest"
+	"qtls.dev/qtls/internal/pki"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -162,6 +165,109 @@ func TestWhyAKeyCannotBeHad(t *testing.T) {
 	if got := w.reference("web-ecdsa-p256").Label; got != label {
 		t.Errorf("the key is %q, want %q", got, label)
 	}
+}
+
+const existing = "acme web 2026"
+
+func withExisting(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, label string) *v1alpha1.PQCCertificate {
+	c.Spec.KeyStorage.ExistingKeys = []v1alpha1.ExistingKey{{Algorithm: algorithm, Label: label}}
+	return c
+}
+
+// A key that was there before is used when it is fit.
+func TestWhichExistingKeysAreFit(t *testing.T) {
+	w := newWorld(t)
+	servers := w.withPool("pool", 2)
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonKeyNotFound)
+
+	fit, other, classical := w.key("ML-DSA-65"), w.key("ML-DSA-65"), w.key("ECDSA-P256")
+	put := func(flags byte, keys ...crypto.Signer) {
+		t.Helper()
+		for i, k := range keys {
+			servers[i].Token.Put(existing, k, flags)
+		}
+		w.change(web, func() { annotate(web, "test/wake", rand.Text()) })
+	}
+	for _, step := range []struct {
+		flags  byte
+		keys   []crypto.Signer
+		reason string
+		says   string
+	}{
+		{1, []crypto.Signer{classical, classical}, v1alpha1.ReasonKeyMismatch, "is of algorithm ECDSA-P256, and ML-DSA-65 is wanted"},
+		{1, []crypto.Signer{fit, nil}, v1alpha1.ReasonKeyNotInEveryMember, `is in member "hsm-0" and not in "hsm-1"`},
+		{3, []crypto.Signer{fit, fit}, v1alpha1.ReasonKeyNotProtected, "CKA_EXTRACTABLE true"},
+		{1, []crypto.Signer{fit, other}, v1alpha1.ReasonKeyMismatch, `of member "hsm-1" is another one`},
+	} {
+		put(step.flags, step.keys...)
+		if c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, step.reason); !strings.Contains(c.Message, step.says) {
+			t.Errorf("%s: %s", step.reason, c.Message)
+		}
+	}
+	put(1, fit, fit)
+	w.issued(web)
+	if r := w.reference("web-ml-dsa-65"); r.Label != existing {
+		t.Errorf("it has the key %+v", r)
+	}
+}
+
+// Whatever becomes of a certificate, the key that it was told to use stays.
+func TestExistingKeysAreKept(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	token.Put(existing, w.key("ML-DSA-65"), 1)
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	revision := int64(1)
+	renew := func() string {
+		t.Helper()
+		revision++
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		return w.reference("web-ml-dsa-65").Label
+	}
+	for range 2 {
+		if label := renew(); label != existing {
+			t.Errorf("it was renewed with the key %q", label)
+		}
+	}
+
+	// Without it a key is made, which the next certificates replace.
+	w.change(web, func() { web.Spec.KeyStorage.ExistingKeys = nil })
+	revision++
+	w.revision(web, revision)
+	made := w.reference("web-ml-dsa-65").Label
+	if made == existing {
+		t.Error("no key was made")
+	}
+	// Another is told to use that one: it is not destroyed then.
+	other := withExisting(inHSM(server("other", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", made)
+	other.Spec.CommonName = "www.example.com"
+	w.create(other)
+	w.issued(other)
+	second := renew()
+	third := renew()
+	fourth := renew()
+	for label, want := range map[string]bool{existing: true, made: true, second: false, third: true, fourth: true} {
+		if token.Has(label) != want {
+			t.Errorf("the token has the key %q: %t", label, !want)
+		}
+	}
+}
+
+// key that was made elsewhere.
+func (w *world) key(algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
+	w.t.Helper()
+	k, err := pki.GenerateKey(algorithm)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return k
 }
 
 // noPrivateKey looks into Secrets for one.

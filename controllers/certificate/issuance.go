@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +70,7 @@ func (i *issuance) observe(secret *corev1.Secret) state {
 	if d := i.certificate.Spec.RenewBefore; d != nil {
 		before = d.Duration
 	}
-	return observe(i.algorithm, recordOf(i.certificate), before, secret)
+	return observe(i.algorithm, recordOf(i.certificate, i.algorithm), before, secret)
 }
 
 // ownSecret reads a Secret; nil if there is none. One that is not this
@@ -141,7 +142,8 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
-		if present, _ := i.presentKey(); err == nil && unused != present {
+		made := parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == ""
+		if present, _ := i.presentKey(); err == nil && made && unused != present {
 			i.retire(ctx, unused)
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
@@ -183,11 +185,14 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 }
 
 // newKey is what a revision's Secret has for its key: the key, or a reference
-// to one that an HSM is going to make. An authority's is kept, so that what it
-// signed stays valid.
+// to one that an HSM has or is going to make. An authority's is kept, so that
+// what it signed stays valid.
 func (i *issuance) newKey(revision int64) ([]byte, error) {
 	s := i.state
-	if p := s.Pair; s.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm && s.Has.HSM == s.Want.HSM {
+	if s.Want.Key != "" {
+		return keypair.Reference{Pool: s.Want.HSM, Label: s.Want.Key}.PEM(), nil
+	}
+	if p := s.Pair; s.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm && s.Has.HSM == s.Want.HSM && s.Has.Key == "" {
 		return s.Secret.Data[corev1.TLSPrivateKeyKey], nil
 	}
 	if s.Want.HSM != "" {
@@ -203,8 +208,8 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 	return keypair.MarshalKey(key)
 }
 
-// open the key of a revision under way. In an HSM it is made here, if it is not
-// there yet: its label was stored before.
+// open the key of a revision under way. In an HSM it is made here, if it is to
+// be made and not there yet: its label was stored before.
 func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Signer, error) {
 	data := pending.Data[corev1.TLSPrivateKeyKey]
 	if i.state.Want.HSM == "" {
@@ -213,6 +218,9 @@ func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Sig
 	reference, err := keypair.ParseReference(data)
 	if err != nil {
 		return nil, err
+	}
+	if i.state.Want.Key != "" {
+		return i.keys().Use(ctx, reference, i.algorithm)
 	}
 	return i.keys().Provide(ctx, reference, i.algorithm)
 }
@@ -231,8 +239,9 @@ func (i *issuance) presentKey() (keypair.Reference, bool) {
 }
 
 // previousKey destroys the key before the present one, which the next one is
-// about to replace. The present one, which it returns, stays until there is yet
-// another: there are those who still use it.
+// about to replace. The present one, which it returns if it was made for this
+// certificate, stays until there is yet another: there are those who still use
+// it.
 func (i *issuance) previousKey(ctx context.Context) (uri string) {
 	if i.state.Secret == nil {
 		return ""
@@ -241,15 +250,27 @@ func (i *issuance) previousKey(ctx context.Context) (uri string) {
 	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest != present {
 		i.retire(ctx, oldest)
 	}
-	if !inHSM {
+	if !inHSM || i.state.Has.Key != "" {
 		return ""
 	}
 	return present.URI()
 }
 
-// retire a key. One that cannot be destroyed keeps nothing from being issued.
+// retire a key that was made for this certificate, unless it is one that a
+// PQCCertificate has been told to use since. One that cannot be destroyed keeps
+// nothing from being issued.
 func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
-	if err := i.keys().Retire(ctx, key); err != nil {
+	var users v1alpha1.PQCCertificateList
+	err := i.r.List(ctx, &users, client.InNamespace(i.certificate.Namespace), client.MatchingFields{poolIndex: key.Pool})
+	for _, c := range users.Items {
+		if slices.ContainsFunc(c.Spec.KeyStorage.ExistingKeys, func(k v1alpha1.ExistingKey) bool { return k.Label == key.Label }) {
+			return
+		}
+	}
+	if err == nil {
+		err = i.keys().Retire(ctx, key)
+	}
+	if err != nil {
 		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
 }

@@ -36,7 +36,7 @@ func TestRequestsAsOurIssuersAndOthersTakeThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := recordOf(web())
+		r := recordOf(web(), "ML-DSA-65")
 		r.Issuer.Group = c.group
 		cr, err := buildRequest(web(), c.algorithm, 7, 2, r, key)
 		if err != nil {
@@ -70,7 +70,7 @@ func TestRequestsOfAuthorities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := recordOf(web())
+	r := recordOf(web(), "ML-DSA-65")
 	r.IsCA = true
 	cr, err := buildRequest(web(), "ECDSA-P256", 1, 1, r, key)
 	if err != nil || !cr.Spec.IsCA || !slices.Equal(cr.Spec.Usages, []cmapi.KeyUsage{"cert sign", "crl sign"}) {
@@ -87,7 +87,7 @@ func TestPendingKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := recordOf(web())
+	r := recordOf(web(), "ML-DSA-65")
 	s := buildPending(web(), "ML-DSA-44", 3, r, data)
 	if s.Name != "web-ml-dsa-44-next" || !*s.Immutable || len(s.Data) != 1 || !metav1.IsControlledBy(s, web()) {
 		t.Errorf("%+v", s)

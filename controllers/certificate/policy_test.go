@@ -147,7 +147,7 @@ func TestRecordsFollowTheSpec(t *testing.T) {
 		CommonName: "cn", DNSNames: []v1alpha1.Hostname{"b", "a"}, IPAddresses: []string{"2001:db8:0::1", "2001:db8::1", "192.0.2.1"},
 		IssuerRef: v1alpha1.IssuerReference{Group: "cert-manager.io", Kind: "Issuer", Name: "i"}}}
 	c.Annotations = map[string]string{v1alpha1.AnnotationRenew: "1"}
-	r := recordOf(c)
+	r := recordOf(c, "ML-DSA-65")
 	if r.Duration.Duration != 2160*time.Hour || strings.Join(r.DNSNames, " ") != "a b" || strings.Join(r.IPAddresses, " ") != "192.0.2.1 2001:db8::1" || r.Renew != "1" {
 		t.Errorf("%+v", r)
 	}
@@ -155,7 +155,7 @@ func TestRecordsFollowTheSpec(t *testing.T) {
 		t.Errorf("after JSON: %+v", back)
 	}
 	c.Spec.DNSNames = []v1alpha1.Hostname{"a", "b"} // the order of a set means nothing
-	if changes := r.changes(recordOf(c)); len(changes) != 0 {
+	if changes := r.changes(recordOf(c, "ML-DSA-65")); len(changes) != 0 {
 		t.Errorf("changes %v", changes)
 	}
 	for field, change := range map[string]func(*v1alpha1.PQCCertificateSpec){
@@ -165,16 +165,25 @@ func TestRecordsFollowTheSpec(t *testing.T) {
 		"isCA":        func(s *v1alpha1.PQCCertificateSpec) { s.IsCA = true },
 		"duration":    func(s *v1alpha1.PQCCertificateSpec) { s.Duration = &metav1.Duration{Duration: time.Hour} },
 		"issuerRef":   func(s *v1alpha1.PQCCertificateSpec) { s.IssuerRef.Kind = "ClusterIssuer" },
+		"keyStorage": func(s *v1alpha1.PQCCertificateSpec) {
+			s.KeyStorage.ExistingKeys = []v1alpha1.ExistingKey{{Algorithm: "ECDSA-P256", Label: "other"}, {Algorithm: "ML-DSA-65", Label: "web"}}
+		},
 	} {
 		changed := c.DeepCopy()
 		change(&changed.Spec)
-		if got := r.changes(recordOf(changed)); len(got) != 1 || got[0] != field || r.fulfils(recordOf(changed)) {
+		if got := r.changes(recordOf(changed, "ML-DSA-65")); len(got) != 1 || got[0] != field || r.fulfils(recordOf(changed, "ML-DSA-65")) {
 			t.Errorf("%s changed: %v", field, got)
 		}
 	}
+	// What concerns another certificate is no change of this one.
+	other := c.DeepCopy()
+	other.Spec.KeyStorage.ExistingKeys = []v1alpha1.ExistingKey{{Algorithm: "ECDSA-P256", Label: "other"}}
+	if changes := r.changes(recordOf(other, "ML-DSA-65")); len(changes) != 0 {
+		t.Errorf("changes %v", changes)
+	}
 	// When to renew is no part of what is requested.
 	c.Spec.RenewBefore = &metav1.Duration{Duration: time.Hour}
-	if !r.fulfils(recordOf(c)) {
+	if !r.fulfils(recordOf(c, "ML-DSA-65")) {
 		t.Error("renewBefore asks for a new certificate")
 	}
 }

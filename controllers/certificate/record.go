@@ -24,6 +24,8 @@ type record struct {
 	Issuer      v1alpha1.IssuerReference `json:"issuerRef"`
 	// HSM is the HSMPool that the key lies in; empty: it lies in the Secret.
 	HSM string `json:"hsm,omitempty"`
+	// Key is the label of the key there that is to be used; empty: one is made.
+	Key string `json:"key,omitempty"`
 	// Renew is the value of the annotation qtls.dev/renew.
 	Renew string `json:"renew,omitempty"`
 	// Issued is when the certificate came: what renewal counts from.
@@ -31,7 +33,7 @@ type record struct {
 }
 
 // recordOf reads what a PQCCertificate asks for.
-func recordOf(c *v1alpha1.PQCCertificate) record {
+func recordOf(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm) record {
 	r := record{
 		CommonName: c.Spec.CommonName,
 		IsCA:       c.Spec.IsCA,
@@ -41,6 +43,11 @@ func recordOf(c *v1alpha1.PQCCertificate) record {
 	}
 	if ref := c.Spec.KeyStorage.HSMRef; ref != nil {
 		r.HSM = ref.Name
+	}
+	for _, k := range c.Spec.KeyStorage.ExistingKeys {
+		if k.Algorithm == algorithm {
+			r.Key = k.Label
+		}
 	}
 	if c.Spec.Duration != nil {
 		r.Duration = *c.Spec.Duration
@@ -88,7 +95,7 @@ func (r record) changes(want record) []string {
 		{"isCA", r.IsCA == want.IsCA},
 		{"duration", r.Duration == want.Duration},
 		{"issuerRef", r.Issuer == want.Issuer},
-		{"keyStorage", r.HSM == want.HSM},
+		{"keyStorage", r.HSM == want.HSM && r.Key == want.Key},
 	} {
 		if !f.same {
 			fields = append(fields, f.name)

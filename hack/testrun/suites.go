@@ -58,6 +58,7 @@ var (
 	hsmd        = preparation{name: "hsmd", variable: "QTLS_HSMD", command: []string{"go", "-C", "hack/images", "run", ".", "hsmd"}}
 	kryoptic    = preparation{name: "kryoptic", variable: "QTLS_HSM_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "kryoptic"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
+	chromium    = preparation{name: "Chromium", command: []string{"hack/deps", "browser"}}
 	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
 )
 
@@ -94,6 +95,9 @@ func suites(set settings) []suite {
 			goTest(".", "-tags=chart", "./charts/..."),
 		}},
 		{name: "cluster", beside: "crypto", steps: []step{smoke}},
+		{name: "browser", prepare: []preparation{chromium}, steps: []step{
+			goTest(".", append([]string{"-count=1", "-tags=browser", "-run=InABrowser"}, packagesWithTag("browser")...)...),
+		}},
 		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),

@@ -31,6 +31,9 @@ const (
 	keysDir   = "keys"
 	statusDir = "status"
 
+	// memberUp is the state of a member that signs.
+	memberUp = "Up"
+
 	// mostAbandonedJobs of a worker: each is memory and a session that a client
 	// who left took with it. At twice as many the module lets threads wait
 	// for signatures.
@@ -269,6 +272,16 @@ type hsmMemberStatus struct {
 	} `json:"latencyMicros"`
 	LastError string    `json:"lastError"`
 	Since     time.Time `json:"since"`
+}
+
+// inStatus is what the agent's status says of a member: nothing that changes
+// with each signature.
+func (m hsmMemberStatus) inStatus() dataplane.HSMMemberStatus {
+	s := dataplane.HSMMemberStatus{Name: m.Name, State: m.State}
+	if m.State != memberUp {
+		s.Error = m.LastError
+	}
+	return s
 }
 
 // hsmStatus of a worker; nil while it has none.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -271,4 +272,63 @@ func TestCredentialsOfAMember(t *testing.T) {
 	a.memberSecret("vault-hsm-gateways", renewed, nil)
 	written("CA NEW KEY")
 	waiting("")
+}
+
+func TestMetricsOfHSMs(t *testing.T) {
+	dir := t.TempDir()
+	metrics := NewMetrics()
+	a := New(Options{RunDir: dir, Metrics: metrics, Log: slog.New(slog.DiscardHandler)})
+	tr, err := a.trees.write(dataplane.Revision{HSM: vaultHSM()}, state{Target: dataplane.Target{Revision: "r"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.current, a.proxy = tr, proxy{up: true, tree: tr.Name, worker: worker{pid: 7}}
+	samples := func() map[string]float64 {
+		t.Helper()
+		a.lookAtHSM()
+		a.report()
+		families, err := metrics.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]float64{}
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), "qtls_hsm_") {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				name := f.GetName()
+				for _, l := range m.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				if s := m.GetSummary(); s != nil {
+					found[name+" count"], found[name+" sum"] = float64(s.GetSampleCount()), s.GetSampleSum()
+				} else {
+					found[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
+			}
+		}
+		return found
+	}
+	if got := samples(); len(got) != 0 {
+		t.Errorf("before the worker says anything: %v", got)
+	}
+	status := `{"pid":7,"started":"2026-06-01T00:00:00Z","slot":"vault","abandonedJobs":3,"members":[
+		{"name":"a","state":"Up","sessions":4,"signatures":9,"failures":2,"failovers":1,"latencyMicros":{"count":9,"sum":4500000,"max":9},"lastError":"an earlier one","since":"2026-06-01T00:00:00Z"},
+		{"name":"b","state":"Down","sessions":0,"signatures":0,"failures":0,"failovers":0,"latencyMicros":{"count":0,"sum":0,"max":0},"lastError":"hsmd b:7443: Connection refused","since":"2026-06-01T00:00:00Z"}]}`
+	if err := os.WriteFile(a.trees.hsmStatusDir(tr.Name)+"/7.json", []byte(status), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{"qtls_hsm_abandoned_jobs": 3,
+		"qtls_hsm_member_up a": 1, "qtls_hsm_sessions a": 4, "qtls_hsm_signature_failures_total a": 2, "qtls_hsm_failovers_total a": 1,
+		"qtls_hsm_signature_duration_seconds a count": 9, "qtls_hsm_signature_duration_seconds a sum": 4.5,
+		"qtls_hsm_member_up b": 0, "qtls_hsm_sessions b": 0, "qtls_hsm_signature_failures_total b": 0, "qtls_hsm_failovers_total b": 0,
+		"qtls_hsm_signature_duration_seconds b count": 0, "qtls_hsm_signature_duration_seconds b sum": 0}
+	if diff := cmp.Diff(want, samples()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	seen, _ := a.status.get()
+	if diff := cmp.Diff([]dataplane.HSMMemberStatus{{Name: "a", State: "Up"}, {Name: "b", State: "Down", Error: "hsmd b:7443: Connection refused"}}, seen.HSM); diff != "" {
+		t.Errorf("status (-want +got)\n%s", diff)
+	}
 }

@@ -35,6 +35,8 @@ type Metrics struct {
 	ticketRotations prometheus.Counter
 	// tickets is what their metrics are made of; nil where no session is resumed.
 	tickets atomic.Pointer[ticketMetrics]
+	// hsm is what the worker says of HSMs; nil where it has no key in one.
+	hsm atomic.Pointer[hsmStatus]
 	// storeReached is when the store of ticket keys last answered, in Unix
 	// seconds; 0: never.
 	storeReached atomic.Int64
@@ -93,7 +95,7 @@ func NewMetrics() *Metrics {
 	}
 	m.registry.MustRegister(
 		m.handshakes, m.handshakeFailures, m.wouldRefuse, m.revision, m.generation, m.ready, m.reloads, m.rejections,
-		m.endpoints, m.certificate, m.unserved, m.apply, m.ticketRotations, proxyCollector{m}, ticketCollector{m},
+		m.endpoints, m.certificate, m.unserved, m.apply, m.ticketRotations, proxyCollector{m}, ticketCollector{m}, hsmCollector{m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -229,6 +231,52 @@ func (c ticketCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(ticketEpoch, float64(t.epoch))
 	gauge(ticketKeyAge, (t.clock() - t.since).Seconds())
 	gauge(storeReached, float64(c.metrics.storeReached.Load()))
+}
+
+var (
+	hsmUp = prometheus.NewDesc("qtls_hsm_member_up",
+		"1 while this pod has signatures made by the member of the HSMPool, else 0.", []string{"member"}, nil)
+	hsmSessions = prometheus.NewDesc("qtls_hsm_sessions",
+		"Sessions with the member that are open: so many signatures can be made at a time.", []string{"member"}, nil)
+	hsmSignatures = prometheus.NewDesc("qtls_hsm_signature_duration_seconds",
+		"Signatures that the member has made since HAProxy's worker started, and the time that each handshake waited for its own: the sum, and how many.", []string{"member"}, nil)
+	hsmFailures = prometheus.NewDesc("qtls_hsm_signature_failures_total",
+		"Signatures that the member was asked for and has not made, for no fault of the request.", []string{"member"}, nil)
+	hsmFailovers = prometheus.NewDesc("qtls_hsm_failovers_total",
+		"Those of the failures that another member was asked for then.", []string{"member"}, nil)
+	hsmAbandoned = prometheus.NewDesc("qtls_hsm_abandoned_jobs",
+		"Clients that left HAProxy's worker while an HSM signed for them. At 2000 the agent has HAProxy start another worker.", nil, nil)
+)
+
+// hsmCollector tells what HAProxy's worker last wrote of HSMs.
+type hsmCollector struct{ metrics *Metrics }
+
+func (c hsmCollector) Describe(d chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{hsmUp, hsmSessions, hsmSignatures, hsmFailures, hsmFailovers, hsmAbandoned} {
+		d <- desc
+	}
+}
+
+func (c hsmCollector) Collect(out chan<- prometheus.Metric) {
+	s := c.metrics.hsm.Load()
+	if s == nil {
+		return
+	}
+	tell := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	tell(hsmAbandoned, prometheus.GaugeValue, float64(s.AbandonedJobs))
+	for _, m := range s.Members {
+		up := 0.0
+		if m.State == memberUp {
+			up = 1
+		}
+		tell(hsmUp, prometheus.GaugeValue, up, m.Name)
+		tell(hsmSessions, prometheus.GaugeValue, float64(m.Sessions), m.Name)
+		tell(hsmFailures, prometheus.CounterValue, float64(m.Failures), m.Name)
+		tell(hsmFailovers, prometheus.CounterValue, float64(m.Failovers), m.Name)
+		out <- prometheus.MustNewConstSummary(hsmSignatures, m.Latency.Count, float64(m.Latency.Sum)/1e6, nil, m.Name)
+	}
 }
 
 // resumedLabel is 1 in HAProxy and true in a label.

@@ -30,6 +30,7 @@ func (a *Agent) report() {
 	} else {
 		a.Metrics.tickets.Store(nil)
 	}
+	a.Metrics.hsm.Store(a.hsm)
 	if a.proxy.up {
 		admin := a.trees.admin(a.proxy.tree)
 		a.Metrics.setProxy(&admin)
@@ -77,6 +78,11 @@ func statusOf(in observed, me own, running *tree, broken *unusable) dataplane.St
 		s.Rejected = &r
 	}
 	s.Certificates = certificatesOf(in, me, shown, running != nil)
+	if in.hsm != nil {
+		for _, m := range in.hsm.Members {
+			s.HSM = append(s.HSM, m.inStatus())
+		}
+	}
 	return s
 }
 

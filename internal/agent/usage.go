@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,11 @@ func usageOf(ctx context.Context, admin runtime.Admin) (dataplane.Usage, error) 
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
-	return dataplane.Usage{Time: now.UnixNano(), Worker: fmt.Sprintf("%d@%d", info.PID, info.Started), CPU: int64(cpu),
+	machine, err := machineOf(os.ReadFile)
+	if err != nil {
+		return dataplane.Usage{}, err
+	}
+	return dataplane.Usage{Machine: machine, Time: now.UnixNano(), Worker: fmt.Sprintf("%d@%d", info.PID, info.Started), CPU: int64(cpu),
 		TLSConnections: int64(info.TLSConnections), MachineTotal: total, MachineIdle: idle}, nil
 }
 
@@ -72,4 +77,32 @@ func parseStat(stat string) (total, idle int64, err error) {
 		}
 	}
 	return total, idle, nil
+}
+
+// cryptographic are the CPU flags that cryptography uses.
+var cryptographic = []string{"adx", "aes", "asimd", "avx2", "avx512f", "avx512ifma", "bmi2", "pclmulqdq", "sha2", "sha3", "sha_ni", "sve", "vaes", "vpclmulqdq"}
+
+func machineOf(read func(string) ([]byte, error)) (dataplane.Machine, error) {
+	kernel, err := read("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return dataplane.Machine{}, err
+	}
+	cpus, err := read("/proc/cpuinfo")
+	if err != nil {
+		return dataplane.Machine{}, err
+	}
+	m := dataplane.Machine{Kernel: strings.TrimSpace(string(kernel))}
+	for line := range strings.Lines(string(cpus)) {
+		name, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimSpace(value); strings.TrimSpace(name) {
+		case "processor":
+			m.CPUs++
+		case "model name":
+			m.CPUModel = value
+		case "flags", "Features": // of x86 and of Arm
+			m.Flags = slices.DeleteFunc(strings.Fields(value), func(flag string) bool { return !slices.Contains(cryptographic, flag) })
+		}
+	}
+	slices.Sort(m.Flags)
+	return m, nil
 }

@@ -4,7 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"testing"
+
+	"qtls.dev/qtls/internal/dataplane"
 )
 
 func TestTheMachinesTimeIsThatOfAllItsCPUs(t *testing.T) {
@@ -24,6 +27,20 @@ func TestTheMachinesTimeIsThatOfAllItsCPUs(t *testing.T) {
 	}
 	if total, idle, err := parseStat(string(here)); err != nil || total <= 0 || idle < 0 || idle > total {
 		t.Errorf("this machine: %d, %d, %v", total, idle, err)
+	}
+}
+
+func TestTheMachineIsDescribed(t *testing.T) {
+	files := map[string]string{
+		"/proc/sys/kernel/osrelease": "6.18.0\n",
+		"/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\nflags\t\t: fpu avx2 aes hypervisor\n\nprocessor\t: 1\nmodel name\t: Some CPU @ 2.50GHz\nflags\t\t: fpu avx2 aes hypervisor\n",
+	}
+	m, err := machineOf(func(name string) ([]byte, error) { return []byte(files[name]), nil })
+	if want := (dataplane.Machine{CPUModel: "Some CPU @ 2.50GHz", CPUs: 2, Flags: []string{"aes", "avx2"}, Kernel: "6.18.0"}); !reflect.DeepEqual(m, want) || err != nil {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := machineOf(func(string) ([]byte, error) { return nil, os.ErrNotExist }); err == nil {
+		t.Error("without /proc there is a machine")
 	}
 }
 

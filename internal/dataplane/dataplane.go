@@ -237,9 +237,20 @@ type Status struct {
 	Certificates []CertificateStatus `json:"certificates,omitempty"`
 	// Tickets is nil where HAProxy resumes no session.
 	Tickets *TicketStatus `json:"tickets,omitempty"`
+	// HSM members as HAProxy sees them; none where it has no key in one.
+	HSM []HSMMemberStatus `json:"hsm,omitempty"`
 	// HAProxy's version and how often it was reloaded since the pod started.
 	HAProxyVersion string `json:"haproxyVersion,omitempty"`
 	Reloads        int    `json:"reloads"`
+}
+
+// HSMMemberStatus is a member of the HSMPool as HAProxy sees it.
+type HSMMemberStatus struct {
+	Name string `json:"name"`
+	// State is Up, Down or Starting.
+	State string `json:"state"`
+	// Error is why it is not up, if anything says so.
+	Error string `json:"error,omitempty"`
 }
 
 // TicketStatus says which keys HAProxy has for session tickets.

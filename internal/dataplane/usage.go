@@ -18,4 +18,15 @@ type Usage struct {
 	// nobody used, in ticks.
 	MachineTotal int64 `json:"machineTotal"`
 	MachineIdle  int64 `json:"machineIdle"`
+	// Machine is the node.
+	Machine Machine `json:"machine"`
+}
+
+// Machine is what figures of CPU time belong to.
+type Machine struct {
+	CPUModel string `json:"cpuModel"`
+	CPUs     int    `json:"cpus"`
+	// Flags of the CPUs that cryptography uses.
+	Flags  []string `json:"flags,omitempty"`
+	Kernel string   `json:"kernel"`
 }

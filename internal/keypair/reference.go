@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/url"
 	"strings"
+	"unicode"
 )
 
 // Reference names a private key that lies in the tokens of an HSMPool. It
@@ -86,6 +87,10 @@ func ParseURI(uri string) (Reference, error) {
 		case name == "object":
 			r.Label = value
 		}
+	}
+	// Names end up in the lines of configuration files.
+	if strings.ContainsFunc(r.Pool+r.Label, unicode.IsControl) {
+		return Reference{}, fmt.Errorf("the PKCS #11 URI %q has a control character in a name", uri)
 	}
 	if !ok || r.Pool == "" || r.Label == "" || r.URI() != uri {
 		return Reference{}, fmt.Errorf("the PKCS #11 URI %q is not of the form pkcs11:token=POOL;object=LABEL;type=private", uri)

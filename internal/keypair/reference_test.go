@@ -47,6 +47,7 @@ func TestOtherReferencesAreRefused(t *testing.T) {
 		"a public key":      der("pkcs11:token=pool;object=web;type=public"),
 		"a PIN":             der("pkcs11:token=pool;object=web;type=private?pin-value=1234"),
 		"another attribute": der("pkcs11:token=pool;object=web;id=%01;type=private"),
+		"a line's end":      der("pkcs11:token=pool;object=web%0A[key%20other];type=private"),
 		"a broken escape":   der("pkcs11:token=pool;object=%zz;type=private"),
 	} {
 		if r, err := ParseReference(data); err == nil {

@@ -90,7 +90,7 @@ func Merge(shards []Shard) (Result, error) {
 			if kinds[h.Kind] == nil {
 				kinds[h.Kind] = &Series{Kind: h.Kind}
 			}
-			kinds[h.Kind].add(h)
+			kinds[h.Kind].Add(h)
 		}
 		r.PerSecond += float64(count) / s.Window().Seconds()
 	}
@@ -107,14 +107,15 @@ func (r Result) Total(choose func(Kind) bool) Series {
 	var t Series
 	for i := range r.Handshakes {
 		if choose(r.Handshakes[i].Kind) {
-			t.add(&r.Handshakes[i])
+			t.Add(&r.Handshakes[i])
 		}
 	}
 	return t
 }
 
-// add does not keep what belongs to other.
-func (s *Series) add(other *Series) {
+// Add counts what another series saw, of whichever kind. It keeps nothing that
+// belongs to that one.
+func (s *Series) Add(other *Series) {
 	s.Count += other.Count
 	s.BytesSent += other.BytesSent
 	s.BytesReceived += other.BytesReceived

@@ -108,8 +108,10 @@ type Replica struct {
 	CPU        time.Duration `json:"cpu"`
 	Observed   time.Duration `json:"observed,omitempty"`
 	Handshakes int64         `json:"handshakes"`
-	// Memory is the greatest working set, in bytes; MemoryLimit is 0 without one.
+	// Memory is the greatest working set, in bytes, IdleMemory the one before the
+	// load; MemoryLimit is 0 without one.
 	Memory      int64 `json:"memory,omitempty"`
+	IdleMemory  int64 `json:"idleMemory,omitempty"`
 	MemoryLimit int64 `json:"memoryLimit,omitempty"`
 	// MemoryStalled is the share of the time that it waited for memory (PSI).
 	MemoryStalled *float64 `json:"memoryStalled,omitempty"`

@@ -1,0 +1,451 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/stats"
+	"qtls.dev/qtls/internal/bench/validity"
+)
+
+// Measurement is one repetition of one phase of a point.
+type Measurement struct {
+	Mode     string
+	Replicas int
+	Phase    validity.Phase
+	// Block is the repetition, from 1: what has the same one was measured close
+	// together.
+	Block int
+	// Result is nil where there is none, and Missing says why then.
+	Result   *shard.Result
+	Missing  string
+	Evidence validity.Evidence
+}
+
+// ValidShare of a phase's repetitions have to be results for its figures to be
+// one. Fewer, and leaving the others out would be a choice of the better ones.
+const ValidShare = 0.8
+
+// Percentiles that a report has.
+var Percentiles = []float64{50, 95, 99, 99.9}
+
+// Build makes a report of measurements. The head has all that is not measured:
+// the name, the environment, the modes.
+func Build(head Report, measurements []Measurement) (Report, error) {
+	r := head
+	r.Version = Version
+	r.Points, r.Scaling, r.Peers = nil, nil, nil
+	order := map[string]int{}
+	for i, m := range r.Modes {
+		if _, twice := order[m.Name]; twice || m.Name == "" {
+			return Report{}, fmt.Errorf("mode %q: want names, each once", m.Name)
+		}
+		order[m.Name] = i
+	}
+	type key struct {
+		mode     string
+		replicas int
+	}
+	points := map[key][]Measurement{}
+	for _, m := range measurements {
+		if _, known := order[m.Mode]; !known {
+			return Report{}, fmt.Errorf("a measurement of mode %q, which the report does not have", m.Mode)
+		}
+		if m.Replicas < 1 || m.Block < 1 {
+			return Report{}, fmt.Errorf("a measurement of mode %s with %d replicas in block %d: want both from 1", m.Mode, m.Replicas, m.Block)
+		}
+		if m.Result == nil && m.Missing == "" {
+			return Report{}, fmt.Errorf("a measurement of mode %s with %d replicas has neither a result nor a reason", m.Mode, m.Replicas)
+		}
+		if m.Phase != validity.Capacity && m.Phase != validity.Latency {
+			return Report{}, fmt.Errorf("a measurement of mode %s in phase %q: want %s or %s", m.Mode, m.Phase, validity.Capacity, validity.Latency)
+		}
+		k := key{m.Mode, m.Replicas}
+		points[k] = append(points[k], m)
+	}
+	keys := slices.SortedFunc(maps.Keys(points), func(a, b key) int {
+		return cmp.Or(cmp.Compare(order[a.mode], order[b.mode]), cmp.Compare(a.replicas, b.replicas))
+	})
+	for _, k := range keys {
+		p, err := buildPoint(k.mode, k.replicas, points[k])
+		if err != nil {
+			return Report{}, fmt.Errorf("mode %s with %d replicas: %w", k.mode, k.replicas, err)
+		}
+		r.Points = append(r.Points, p)
+	}
+	for _, m := range r.Modes {
+		if s, ok := buildScaling(r, m.Name); ok {
+			r.Scaling = append(r.Scaling, s)
+		}
+	}
+	r.Peers = buildPeers(r)
+	return r, nil
+}
+
+func buildPoint(mode string, replicas int, measurements []Measurement) (Point, error) {
+	p := Point{Mode: mode, Replicas: replicas}
+	var all shard.Series
+	var resumed int64
+	for _, m := range measurements {
+		if m.Result == nil {
+			continue
+		}
+		for i := range m.Result.Handshakes {
+			h := &m.Result.Handshakes[i]
+			all.Add(h)
+			if h.Resumed {
+				resumed += h.Count
+			}
+		}
+		for f, n := range m.Result.Failures {
+			if p.Failures == nil {
+				p.Failures = map[string]int64{}
+			}
+			p.Failures[string(f)] += n
+		}
+	}
+	p.Attempts = all.Count + p.Failed()
+	if all.Count > 0 {
+		n := float64(all.Count)
+		p.Resumption = float64(resumed) / n
+		p.Bytes = Bytes{Sent: float64(all.BytesSent) / n, Received: float64(all.BytesReceived) / n, Certificate: float64(all.CertificateBytes) / n}
+	}
+	of := func(phase validity.Phase) []Measurement {
+		chosen := slices.DeleteFunc(slices.Clone(measurements), func(m Measurement) bool { return m.Phase != phase })
+		slices.SortStableFunc(chosen, func(a, b Measurement) int { return cmp.Compare(a.Block, b.Block) })
+		return chosen
+	}
+	p.Valid = true
+	if ms := of(validity.Capacity); len(ms) > 0 {
+		c, err := buildCapacity(ms)
+		if err != nil {
+			return Point{}, err
+		}
+		p.Capacity, p.Valid = c, p.Valid && c.Valid
+	}
+	if ms := of(validity.Latency); len(ms) > 0 {
+		l, err := buildLatency(ms)
+		if err != nil {
+			return Point{}, err
+		}
+		p.Latency, p.Valid = l, p.Valid && l.Valid
+	}
+	for _, m := range measurements {
+		if m.Result != nil {
+			for _, remark := range validity.Remarks(m.Evidence, len(of(m.Phase))) {
+				p.Remarks = appendNew(p.Remarks, remark)
+			}
+		}
+	}
+	return p, nil
+}
+
+// judge makes the repetitions of a phase, and chooses the measurements that its
+// figures are of.
+func judge(ms []Measurement) (Phase, []Measurement, error) {
+	var phase Phase
+	var measured, valid []Measurement
+	blocks := map[int]bool{}
+	for _, m := range ms {
+		if blocks[m.Block] {
+			return Phase{}, nil, fmt.Errorf("phase %s has block %d twice", m.Phase, m.Block)
+		}
+		blocks[m.Block] = true
+		r := Repetition{Block: m.Block, Idle: m.Evidence.MachineIdle}
+		if m.Result == nil {
+			r.Reasons = []validity.Reason{{Rule: validity.NotObserved, Message: m.Missing}}
+		} else {
+			all := m.Result.Total(func(shard.Kind) bool { return true })
+			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, all.Handshake.Mean().Seconds(), serverCPU(m, all.Count)
+			r.Reasons = validity.Judge(m.Evidence)
+			measured = append(measured, m)
+			if r.Valid() {
+				valid = append(valid, m)
+			}
+		}
+		phase.Repetitions = append(phase.Repetitions, r)
+	}
+	phase.Valid = len(valid) > 0 && float64(len(valid)) >= ValidShare*float64(len(ms))
+	if phase.Valid {
+		return phase, valid, nil
+	}
+	return phase, measured, nil
+}
+
+// serverCPU is the CPU time of all replicas for a handshake, in seconds.
+func serverCPU(m Measurement, handshakes int64) float64 {
+	var total time.Duration
+	for _, r := range m.Evidence.Replicas {
+		used := r.CPU
+		if r.Observed > 0 { // not all of the window
+			used = time.Duration(float64(used) * float64(m.Evidence.Window) / float64(r.Observed))
+		}
+		total += used
+	}
+	if handshakes == 0 {
+		return 0
+	}
+	return total.Seconds() / float64(handshakes)
+}
+
+func buildCapacity(ms []Measurement) (*Capacity, error) {
+	phase, chosen, err := judge(ms)
+	if err != nil {
+		return nil, err
+	}
+	c := &Capacity{Phase: phase, Bottleneck: validity.Finding{Bottleneck: validity.Unknown}}
+	if len(chosen) == 0 {
+		return c, nil
+	}
+	var rates, perCPU, cpu []float64
+	var findings []validity.Finding
+	for i, m := range chosen {
+		rates = append(rates, m.Result.PerSecond)
+		if t := serverCPU(m, m.Result.Total(func(shard.Kind) bool { return true }).Count); t > 0 {
+			cpu = append(cpu, t)
+		}
+		var quotas float64
+		for j, replica := range m.Evidence.Replicas {
+			quotas += replica.Quota
+			if i == 0 && j == 0 {
+				c.Quota = replica.Quota
+			} else if c.Quota != replica.Quota {
+				c.Quota = 0
+			}
+			c.Memory = max(c.Memory, replica.Memory)
+			if replica.Connections > 0 && replica.IdleMemory > 0 {
+				c.MemoryPerConnection = max(c.MemoryPerConnection, (replica.Memory-replica.IdleMemory)/replica.Connections)
+			}
+		}
+		if quotas > 0 {
+			perCPU = append(perCPU, m.Result.PerSecond/quotas)
+		}
+		if share, known := validity.Imbalance(m.Evidence.Replicas); known && (c.Imbalance == nil || share > *c.Imbalance) {
+			c.Imbalance = &share
+		}
+		if idle := m.Evidence.MachineIdle; idle != nil && (c.Idle == nil || *idle < *c.Idle) {
+			c.Idle = idle
+		}
+		findings = append(findings, validity.Name(m.Evidence))
+	}
+	c.Bottleneck = most(findings)
+	if c.PerSecond, err = stats.Mean(rates); err != nil {
+		return nil, err
+	}
+	if c.ServerCPU, err = meanOf(cpu); err != nil {
+		return nil, err
+	}
+	c.PerCPUSecond, err = meanOf(perCPU)
+	return c, err
+}
+
+// most is the first finding of the bottleneck that most repetitions had.
+func most(findings []validity.Finding) validity.Finding {
+	counts := map[validity.Bottleneck]int{}
+	best := findings[0]
+	for _, f := range findings {
+		counts[f.Bottleneck]++
+	}
+	for _, f := range findings {
+		if counts[f.Bottleneck] > counts[best.Bottleneck] {
+			best = f
+		}
+	}
+	return best
+}
+
+// meanOf is nil where nothing was observed.
+func meanOf(samples []float64) (*stats.Estimate, error) {
+	if len(samples) == 0 {
+		return nil, nil
+	}
+	e, err := stats.Mean(samples)
+	return &e, err
+}
+
+func buildLatency(ms []Measurement) (*Latency, error) {
+	phase, chosen, err := judge(ms)
+	if err != nil {
+		return nil, err
+	}
+	l := &Latency{Phase: phase}
+	if len(chosen) == 0 {
+		for _, p := range Percentiles {
+			l.Percentiles = append(l.Percentiles, stats.Percentile{P: p, Unavailable: "nothing was measured"})
+		}
+		return l, nil
+	}
+	var all shard.Series
+	var means []float64
+	for _, m := range chosen {
+		t := m.Result.Total(func(shard.Kind) bool { return true })
+		if t.Count > 0 {
+			means = append(means, t.Handshake.Mean().Seconds())
+		}
+		all.Add(&t)
+		l.Rate += m.Result.PerSecond / float64(len(chosen))
+	}
+	l.Count, l.Min, l.Max = all.Count, all.Handshake.Min(), all.Handshake.Max()
+	if len(means) > 0 {
+		if l.Mean, err = stats.Mean(means); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range Percentiles {
+		l.Percentiles = append(l.Percentiles, stats.PercentileOf(all.Handshake, p))
+	}
+	if all.Server.Count() > 0 {
+		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
+	}
+	l.Exchange = all.Exchange.Mean()
+	return l, nil
+}
+
+// samples of a mode's valid measurements of capacity.
+func samples(r Report, mode string) []stats.Sample {
+	var s []stats.Sample
+	for _, p := range r.Points {
+		if p.Mode != mode || p.Capacity == nil || !p.Capacity.Valid {
+			continue
+		}
+		for _, repetition := range p.Capacity.Repetitions {
+			if repetition.Valid() {
+				s = append(s, stats.Sample{Block: repetition.Block, Replicas: p.Replicas, PerSecond: repetition.PerSecond})
+			}
+		}
+	}
+	return s
+}
+
+// Predicted are the multiples of the most replicas measured that a report gives a
+// prediction for.
+var Predicted = []int{2, 4}
+
+// curveSteps is in how many steps the fitted curve is drawn.
+const curveSteps = 32
+
+func buildScaling(r Report, mode string) (Scaling, bool) {
+	s := Scaling{Mode: mode}
+	s.Label, s.Note = label(r, mode)
+	points := samples(r, mode)
+	sizes := map[int]bool{}
+	for _, p := range points {
+		sizes[p.Replicas] = true
+	}
+	if len(sizes) == 0 {
+		return s, false
+	}
+	counts := slices.Sorted(maps.Keys(sizes))
+	s.Base = counts[0]
+	for _, n := range counts {
+		// Without a common block there is no pair, and no efficiency.
+		if e, err := stats.Efficiency(points, s.Base, n); err == nil {
+			s.Efficiencies = append(s.Efficiencies, Efficiency{n, e})
+		}
+	}
+	fit, err := stats.FitUSL(points)
+	if err != nil {
+		s.Unavailable = err.Error()
+		return s, true
+	}
+	s.Fit = &fit
+	// A κ that may be 0 says nothing of a peak.
+	if peak, exists := fit.Peak(); exists && fit.KappaInterval.Low > 0 {
+		s.Peak = peak
+	}
+	at := func(n int) (At, error) {
+		e, err := fit.Predict(n)
+		if err != nil {
+			return At{}, err
+		}
+		return At{Replicas: n, PerSecond: *e.Interval, Value: e.Value}, nil
+	}
+	last := counts[len(counts)-1]
+	var errs error
+	end := last * Predicted[0]
+	for n := 1; n <= end; n += max(1, end/curveSteps) {
+		a, err := at(n)
+		s.Curve, errs = append(s.Curve, a), errors.Join(errs, err)
+	}
+	for _, times := range Predicted {
+		a, err := at(last * times)
+		s.Predictions, errs = append(s.Predictions, a), errors.Join(errs, err)
+	}
+	if errs != nil {
+		s.Unavailable, s.Fit, s.Curve, s.Predictions = errs.Error(), nil, nil, nil
+	}
+	return s, true
+}
+
+// label says what kind of curve a mode's is: that of replicas which each have a
+// machine is another than that of replicas which share one under quotas.
+func label(r Report, mode string) (text, note string) {
+	machines := fmt.Sprintf("%d machines", len(r.Environment.Machines))
+	switch len(r.Environment.Machines) {
+	case 0:
+		machines = "machines that are not described"
+	case 1:
+		machines = "one machine"
+	}
+	quota, same := 0.0, true
+	var limits []string
+	for _, p := range r.Points {
+		if p.Mode != mode || p.Capacity == nil || !p.Capacity.Valid {
+			continue
+		}
+		if quota == 0 {
+			quota = p.Capacity.Quota
+		}
+		same = same && p.Capacity.Quota == quota
+		limits = appendNew(limits, string(p.Capacity.Bottleneck.Bottleneck))
+	}
+	text = "Replicas without a CPU quota, on " + machines + "."
+	switch {
+	case quota > 0 && same:
+		text = fmt.Sprintf("Each replica has a quota of %s CPU, on %s: this is how replicas of that size add up, and not how machines do.", millicores(quota), machines)
+	case !same:
+		text = "Replicas with different CPU quotas, on " + machines + "."
+	}
+	for _, limit := range limits {
+		switch validity.Bottleneck(limit) {
+		case validity.HSM:
+			note = "At some points the HSM was the limit: there the curve is the HSM's."
+		case validity.Redis:
+			note = "At some points Redis was the limit: there the curve is that of Redis."
+		}
+	}
+	return text, note
+}
+
+func buildPeers(r Report) []Peer {
+	var peers []Peer
+	for _, m := range r.Modes {
+		if m.PeerOf == "" {
+			continue
+		}
+		ours, theirs := samples(r, m.PeerOf), samples(r, m.Name)
+		at := map[[2]int]float64{}
+		sizes := map[int]bool{}
+		for _, s := range ours {
+			at[[2]int{s.Block, s.Replicas}] = s.PerSecond
+			sizes[s.Replicas] = true
+		}
+		for _, n := range slices.Sorted(maps.Keys(sizes)) {
+			var a, b []float64
+			for _, s := range theirs {
+				if v, paired := at[[2]int{s.Block, n}]; paired && s.Replicas == n {
+					a, b = append(a, v), append(b, s.PerSecond)
+				}
+			}
+			if ratio, err := stats.PairedRatio(a, b); err == nil {
+				peers = append(peers, Peer{Mode: m.PeerOf, Peer: m.Peer, Replicas: n, Ratio: ratio})
+			}
+		}
+	}
+	return peers
+}

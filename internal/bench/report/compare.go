@@ -1,0 +1,253 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"qtls.dev/qtls/internal/bench/stats"
+)
+
+// Comparison is with an earlier report, point by point.
+type Comparison struct {
+	Baseline string `json:"baseline"` // its name
+	Finished string `json:"finished"` // and when it was measured
+	// Differences are those of machines and quotas. Where there are any and the
+	// comparison was not forced, it is refused, and there are no rows.
+	Differences []string `json:"differences,omitempty"`
+	Refused     bool     `json:"refused,omitempty"`
+	Rows        []Row    `json:"rows,omitempty"`
+	// Images that changed.
+	Images []ChangedImage `json:"images,omitempty"`
+}
+
+// ChangedImage is one that differs from the baseline's. A digest is empty where
+// there was no such image.
+type ChangedImage struct {
+	Name     string `json:"name"`
+	Baseline string `json:"baseline,omitempty"`
+	Now      string `json:"now,omitempty"`
+}
+
+// Row compares one figure of one point. Replicas is 0 where it is about a mode.
+type Row struct {
+	Mode     string `json:"mode"`
+	Replicas int    `json:"replicas"`
+	Figure   string `json:"figure"`
+	Baseline string `json:"baseline,omitempty"`
+	Now      string `json:"now,omitempty"`
+	// Ratio of now to the baseline.
+	Ratio  stats.Estimate `json:"ratio"`
+	Change Change         `json:"change"`
+	// Reason why it cannot be compared.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Change of a figure.
+type Change string
+
+const (
+	Better       Change = "Better"
+	Worse        Change = "Worse"
+	Same         Change = "Same" // the ratio's interval holds 1
+	Incomparable Change = "Incomparable"
+)
+
+// Compare puts a baseline beside the report. It refuses one of other machines or
+// quotas, unless forced: the figures would be those of the machines.
+func (r *Report) Compare(baseline Report, force bool) {
+	c := &Comparison{Baseline: baseline.Name, Finished: baseline.Finished.UTC().Format("2006-01-02 15:04 UTC")}
+	c.Differences = differences(baseline.Environment, r.Environment)
+	c.Images = changedImages(baseline.Environment.Images, r.Environment.Images)
+	if c.Refused = len(c.Differences) > 0 && !force; !c.Refused {
+		for _, p := range r.Points {
+			was, known := baseline.mode(p.Mode)
+			is, _ := r.mode(p.Mode)
+			measured := slices.ContainsFunc(baseline.Points, func(b Point) bool { return b.Mode == p.Mode })
+			if !known || !measured || !sameMode(was, is) {
+				reason := "the baseline's mode of this name is another one"
+				if !known || !measured {
+					reason = "the baseline does not have this mode"
+				}
+				c.Rows = appendRow(c.Rows, Row{Mode: p.Mode, Figure: "all", Change: Incomparable, Reason: reason})
+				continue
+			}
+			before, ok := baseline.point(p.Mode, p.Replicas)
+			if !ok {
+				c.Rows = append(c.Rows, Row{Mode: p.Mode, Replicas: p.Replicas, Figure: "all", Change: Incomparable, Reason: "the baseline has no such point"})
+				continue
+			}
+			c.Rows = append(c.Rows, comparePoints(before, p)...)
+		}
+	}
+	r.Comparison = c
+}
+
+// appendRow leaves out what was said of the mode before.
+func appendRow(rows []Row, row Row) []Row {
+	if n := len(rows); n > 0 && rows[n-1] == row {
+		return rows
+	}
+	return append(rows, row)
+}
+
+// Worse tells whether a figure of the comparison is.
+func (c Comparison) Worse() bool {
+	return slices.ContainsFunc(c.Rows, func(r Row) bool { return r.Change == Worse })
+}
+
+func sameMode(a, b Mode) bool {
+	return slices.Equal(a.Groups, b.Groups) && slices.Equal(a.SignatureSchemes, b.SignatureSchemes) && a.Resumed == b.Resumed && a.HSM == b.HSM && a.Transfer == b.Transfer && a.Peer == b.Peer
+}
+
+// differences of what figures depend on, and that is not the product.
+func differences(was, is Environment) []string {
+	var d []string
+	differ := func(what string, was, is any) {
+		if fmt.Sprint(was) != fmt.Sprint(is) {
+			d = append(d, fmt.Sprintf("%s: %v, and now %v", what, was, is))
+		}
+	}
+	// Machines of one kind are alike, whatever they are called.
+	kinds := func(e Environment) string {
+		var all []string
+		for _, m := range e.Machines {
+			flags := slices.Clone(m.Flags)
+			slices.Sort(flags)
+			all = append(all, fmt.Sprintf("%s with %d CPUs (%s)", m.CPUModel, m.CPUs, strings.Join(flags, " ")))
+		}
+		if len(all) == 0 {
+			return "not described"
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	differ("machines", kinds(was), kinds(is))
+	quotas := func(e Environment) string {
+		var all []string
+		for _, q := range e.Quotas {
+			all = append(all, fmt.Sprintf("%s %s CPU %s memory", q.Container, orNone(q.CPU), orNone(q.Memory)))
+		}
+		if len(all) == 0 {
+			return "not described"
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	differ("quotas", quotas(was), quotas(is))
+	return d
+}
+
+func orNone(limit string) string {
+	if limit == "" {
+		return "unlimited"
+	}
+	return limit
+}
+
+func changedImages(was, is []Image) []ChangedImage {
+	var changed []ChangedImage
+	before := map[string]string{}
+	for _, i := range was {
+		before[i.Name] = i.Digest
+	}
+	for _, i := range is {
+		if before[i.Name] != i.Digest {
+			changed = append(changed, ChangedImage{Name: i.Name, Baseline: before[i.Name], Now: i.Digest})
+		}
+		delete(before, i.Name)
+	}
+	for _, i := range was {
+		if digest, gone := before[i.Name]; gone {
+			changed = append(changed, ChangedImage{Name: i.Name, Baseline: digest})
+		}
+	}
+	return changed
+}
+
+func comparePoints(was, is Point) []Row {
+	var rows []Row
+	refuse := func(figure string) {
+		rows = append(rows, Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Change: Incomparable, Reason: "not valid in both"})
+	}
+	add := func(figure string, before, now string, ratio stats.Estimate, reason string, moreIsBetter bool) {
+		row := Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Baseline: before, Now: now, Ratio: ratio, Change: Same, Reason: reason}
+		switch i := ratio.Interval; {
+		case reason != "":
+			row.Change = Incomparable
+		case i == nil:
+			row.Change, row.Reason = Incomparable, "one of them was measured once: there is no interval"
+		case i.Low > 1:
+			row.Change = betterIf(moreIsBetter)
+		case i.High < 1:
+			row.Change = betterIf(!moreIsBetter)
+		}
+		rows = append(rows, row)
+	}
+	of := func(figure string, before, now stats.Estimate, was, is Phase, value func(Repetition) float64, format func(float64) string, moreIsBetter bool) {
+		ratio, err := stats.Ratio(valuesOf(is, value), valuesOf(was, value))
+		reason := ""
+		if err != nil {
+			ratio, reason = stats.Estimate{}, "not observed in both"
+		}
+		add(figure, withInterval(before, format), withInterval(now, format), ratio, reason, moreIsBetter)
+	}
+	if a, b := was.Capacity, is.Capacity; a != nil && b != nil && !(a.Valid && b.Valid) {
+		refuse("capacity")
+	} else if a != nil && b != nil {
+		of("handshakes/s", a.PerSecond, b.PerSecond, a.Phase, b.Phase, func(r Repetition) float64 { return r.PerSecond }, figure3, true)
+		if a.ServerCPU != nil && b.ServerCPU != nil {
+			of("server CPU", *a.ServerCPU, *b.ServerCPU, a.Phase, b.Phase, func(r Repetition) float64 { return r.ServerCPU }, seconds, false)
+		}
+	}
+	if a, b := was.Latency, is.Latency; a != nil && b != nil && !(a.Valid && b.Valid) {
+		refuse("latency")
+	} else if a != nil && b != nil {
+		of("mean latency", a.Mean, b.Mean, a.Phase, b.Phase, func(r Repetition) float64 { return r.Mean }, seconds, false)
+		for _, p := range Percentiles {
+			before, now := a.Percentile(p), b.Percentile(p)
+			if !before.Available() || !now.Available() {
+				continue
+			}
+			add(now.Name(), duration(before.Value), duration(now.Value), percentileRatio(now, before), "", false)
+		}
+	}
+	return rows
+}
+
+func betterIf(better bool) Change {
+	if better {
+		return Better
+	}
+	return Worse
+}
+
+func valuesOf(p Phase, value func(Repetition) float64) []float64 {
+	var all []float64
+	for _, r := range p.Repetitions {
+		if r.Valid() {
+			all = append(all, value(r))
+		}
+	}
+	return all
+}
+
+// percentileRatio has the interval that follows from both percentiles' own, on
+// the logarithms: distances add up as those of independent figures do.
+func percentileRatio(a, b stats.Percentile) stats.Estimate {
+	log := func(p stats.Percentile) (value, below, above float64) {
+		value = math.Log(p.Value.Seconds())
+		return value, value - math.Log(max(p.Low.Seconds(), 1e-9)), math.Log(p.High.Seconds()) - value
+	}
+	if a.Value <= 0 || b.Value <= 0 {
+		return stats.Estimate{}
+	}
+	va, belowA, aboveA := log(a)
+	vb, belowB, aboveB := log(b)
+	return stats.Estimate{
+		Value:    math.Exp(va - vb),
+		Interval: &stats.Interval{Low: math.Exp(va - vb - math.Hypot(belowA, aboveB)), High: math.Exp(va - vb + math.Hypot(aboveA, belowB))},
+		N:        2,
+	}
+}

@@ -1,0 +1,366 @@
+// Package report makes of a benchmark's measurements what people and pipelines
+// read: JSON, Markdown, and one HTML page that needs nothing else.
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"qtls.dev/qtls/internal/bench/stats"
+	"qtls.dev/qtls/internal/bench/validity"
+)
+
+// Version is that of the JSON.
+const Version = 1
+
+// Report is the result of a run.
+type Report struct {
+	Version   int       `json:"version"`
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace,omitempty"`
+	UID       string    `json:"uid,omitempty"`
+	Gateway   string    `json:"gateway"`
+	Started   time.Time `json:"started"`
+	Finished  time.Time `json:"finished"`
+	Preset    string    `json:"preset,omitempty"`
+	// Seed of the order of the measurements.
+	Seed        int64       `json:"seed"`
+	Environment Environment `json:"environment"`
+	Modes       []Mode      `json:"modes"`
+	// Points are sorted as the modes are, then by replicas.
+	Points     []Point     `json:"points"`
+	Scaling    []Scaling   `json:"scaling,omitempty"`
+	Peers      []Peer      `json:"peers,omitempty"`
+	Thresholds []Threshold `json:"thresholds,omitempty"`
+	Comparison *Comparison `json:"comparison,omitempty"`
+	Notes      []string    `json:"notes,omitempty"`
+}
+
+// Environment is what the figures belong to.
+type Environment struct {
+	Versions []Program `json:"versions,omitempty"`
+	Images   []Image   `json:"images,omitempty"`
+	Machines []Machine `json:"machines,omitempty"`
+	Quotas   []Quota   `json:"quotas,omitempty"`
+}
+
+// Program is one that took part.
+type Program struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// Image is one that ran, with its digest.
+type Image struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+// Machine is a node.
+type Machine struct {
+	Name     string   `json:"name"`
+	CPUModel string   `json:"cpuModel"`
+	CPUs     int      `json:"cpus"`
+	Flags    []string `json:"flags,omitempty"` // those that cryptography uses
+	Memory   int64    `json:"memory,omitempty"`
+	Kernel   string   `json:"kernel,omitempty"`
+}
+
+// Quota is what each container of a kind may use, as Kubernetes writes it; empty
+// without a limit.
+type Quota struct {
+	Container string `json:"container"`
+	CPU       string `json:"cpu,omitempty"`
+	Memory    string `json:"memory,omitempty"`
+}
+
+// Mode is a kind of handshake that was measured on its own.
+type Mode struct {
+	Name             string   `json:"name"`
+	Groups           []string `json:"groups,omitempty"`
+	SignatureSchemes []string `json:"signatureSchemes,omitempty"`
+	Resumed          bool     `json:"resumed,omitempty"`
+	HSM              bool     `json:"hsm,omitempty"`
+	// Transfer is the size of the body in bytes, 0 without one.
+	Transfer int64 `json:"transfer,omitempty"`
+	// Peer is another server that was measured in the place of the gateway, and
+	// PeerOf the gateway's mode that it is compared with.
+	Peer   string `json:"peer,omitempty"`
+	PeerOf string `json:"peerOf,omitempty"`
+}
+
+// Point is one mode at one number of replicas. A phase that was not measured is
+// nil.
+type Point struct {
+	Mode     string    `json:"mode"`
+	Replicas int       `json:"replicas"`
+	Valid    bool      `json:"valid"`
+	Capacity *Capacity `json:"capacity,omitempty"`
+	Latency  *Latency  `json:"latency,omitempty"`
+	// Attempts and Failures of both phases, by class, valid or not.
+	Attempts int64            `json:"attempts"`
+	Failures map[string]int64 `json:"failures,omitempty"`
+	// Resumption is the share of handshakes that were resumed.
+	Resumption float64 `json:"resumption"`
+	// Bytes of a mean handshake.
+	Bytes   Bytes    `json:"bytes"`
+	Remarks []string `json:"remarks,omitempty"`
+}
+
+// Failed is how many attempts did.
+func (p Point) Failed() int64 {
+	var n int64
+	for _, count := range p.Failures {
+		n += count
+	}
+	return n
+}
+
+// Phase is what both phases have.
+type Phase struct {
+	// Valid: the figures are a result.
+	Valid       bool         `json:"valid"`
+	Repetitions []Repetition `json:"repetitions"`
+}
+
+// Reasons why repetitions of the phase are no results: of each rule the first one.
+func (p Phase) Reasons() []string {
+	var rules []validity.Rule
+	first := map[validity.Rule]string{}
+	blocks := map[validity.Rule][]int{}
+	for _, r := range p.Repetitions {
+		for _, reason := range r.Reasons {
+			if first[reason.Rule] == "" {
+				rules, first[reason.Rule] = append(rules, reason.Rule), reason.Message
+			}
+			if in := blocks[reason.Rule]; len(in) == 0 || in[len(in)-1] != r.Block {
+				blocks[reason.Rule] = append(in, r.Block)
+			}
+		}
+	}
+	var reasons []string
+	for _, rule := range rules {
+		in := blocks[rule]
+		text := fmt.Sprintf("repetition %d: %s", in[0], first[rule])
+		if len(in) > 1 {
+			text += fmt.Sprintf(" (repetitions %s too)", numbers(in[1:]))
+		}
+		reasons = append(reasons, text)
+	}
+	return reasons
+}
+
+// Repetition is one measurement.
+type Repetition struct {
+	Block     int     `json:"block"`
+	PerSecond float64 `json:"perSecond"`
+	// Mean time of a handshake and the server's CPU time for one, in seconds; 0
+	// when not observed.
+	Mean      float64           `json:"mean,omitempty"`
+	ServerCPU float64           `json:"serverCPU,omitempty"`
+	Idle      *float64          `json:"idle,omitempty"`
+	Reasons   []validity.Reason `json:"reasons,omitempty"`
+}
+
+// Valid tells whether the repetition is a result.
+func (r Repetition) Valid() bool { return len(r.Reasons) == 0 }
+
+// Capacity is all that the replicas could do. Its estimates are over the valid
+// repetitions, or over all where the phase is not valid.
+type Capacity struct {
+	Phase
+	PerSecond stats.Estimate `json:"perSecond"`
+	// ServerCPU is in seconds a handshake, PerCPUSecond in handshakes for each
+	// CPU-second that the quotas granted.
+	ServerCPU    *stats.Estimate `json:"serverCPU,omitempty"`
+	PerCPUSecond *stats.Estimate `json:"perCPUSecond,omitempty"`
+	// Memory of a pod at most, in bytes, and for each of its connections.
+	Memory              int64 `json:"memory,omitempty"`
+	MemoryPerConnection int64 `json:"memoryPerConnection,omitempty"`
+	// Imbalance is by how much the busiest replica did more than its part.
+	Imbalance *float64 `json:"imbalance,omitempty"`
+	// Idle is the least idle share of a machine.
+	Idle *float64 `json:"idle,omitempty"`
+	// Quota of a replica in CPUs, 0 when there is none or they differ.
+	Quota      float64          `json:"quota,omitempty"`
+	Bottleneck validity.Finding `json:"bottleneck"`
+}
+
+// Latency is how long handshakes took below that.
+type Latency struct {
+	Phase
+	Count int64   `json:"count"`
+	Rate  float64 `json:"rate"`
+	// Times are in nanoseconds, the mean in seconds, over repetitions.
+	Min         time.Duration      `json:"min"`
+	Mean        stats.Estimate     `json:"mean"`
+	Max         time.Duration      `json:"max"`
+	Percentiles []stats.Percentile `json:"percentiles"`
+	// Split of the mean; nil where the generator did not measure it.
+	Split *Split `json:"split,omitempty"`
+	// Exchange is the mean time of what followed the handshake.
+	Exchange time.Duration `json:"exchange,omitempty"`
+}
+
+// Percentile of the latency.
+func (l Latency) Percentile(p float64) stats.Percentile {
+	for _, q := range l.Percentiles {
+		if q.P == p {
+			return q
+		}
+	}
+	return stats.Percentile{P: p, Unavailable: "not measured"}
+}
+
+// Split says whose time the mean handshake is.
+type Split struct {
+	Client  time.Duration `json:"client"`
+	Network time.Duration `json:"network"`
+	Server  time.Duration `json:"server"`
+}
+
+// Bytes on the wire. Certificate is part of Received.
+type Bytes struct {
+	Sent        float64 `json:"sent"`
+	Received    float64 `json:"received"`
+	Certificate float64 `json:"certificate,omitempty"`
+}
+
+// Scaling is the curve of a mode.
+type Scaling struct {
+	Mode string `json:"mode"`
+	// Base is the number of replicas that efficiencies relate to.
+	Base         int          `json:"base"`
+	Efficiencies []Efficiency `json:"efficiencies,omitempty"`
+	// Fit is nil where it is not available.
+	Fit         *stats.USL `json:"fit,omitempty"`
+	Unavailable string     `json:"unavailable,omitempty"`
+	// Curve is the fitted law, up to the last prediction.
+	Curve       []At `json:"curve,omitempty"`
+	Predictions []At `json:"predictions,omitempty"`
+	// Peak is with how many replicas the throughput is greatest, 0 where the fit
+	// has none or κ may be 0.
+	Peak float64 `json:"peak,omitempty"`
+	// Label says what kind of curve it is, Note what else limited it.
+	Label string `json:"label"`
+	Note  string `json:"note,omitempty"`
+}
+
+// Efficiency of some replicas.
+type Efficiency struct {
+	Replicas int            `json:"replicas"`
+	Estimate stats.Estimate `json:"estimate"`
+}
+
+// At is a fitted throughput.
+type At struct {
+	Replicas  int            `json:"replicas"`
+	PerSecond stats.Interval `json:"interval"`
+	Value     float64        `json:"value"`
+}
+
+// Peer compares the gateway with another server in the same blocks of a run.
+type Peer struct {
+	Mode     string         `json:"mode"`
+	Peer     string         `json:"peer"`
+	Replicas int            `json:"replicas"`
+	Ratio    stats.Estimate `json:"ratio"` // gateway to peer
+}
+
+// mode by its name.
+func (r Report) mode(name string) (Mode, bool) {
+	for _, m := range r.Modes {
+		if m.Name == name {
+			return m, true
+		}
+	}
+	return Mode{}, false
+}
+
+// point of a mode.
+func (r Report) point(mode string, replicas int) (Point, bool) {
+	for _, p := range r.Points {
+		if p.Mode == mode && p.Replicas == replicas {
+			return p, true
+		}
+	}
+	return Point{}, false
+}
+
+func (r Report) scaling(mode string) (Scaling, bool) {
+	for _, s := range r.Scaling {
+		if s.Mode == mode {
+			return s, true
+		}
+	}
+	return Scaling{}, false
+}
+
+// efficiency of a point, where there is one.
+func (r Report) efficiency(mode string, replicas int) (stats.Estimate, bool) {
+	s, _ := r.scaling(mode)
+	for _, e := range s.Efficiencies {
+		if e.Replicas == replicas {
+			return e.Estimate, true
+		}
+	}
+	return stats.Estimate{}, false
+}
+
+// ValidPoints counts those that are results.
+func (r Report) ValidPoints() int {
+	n := 0
+	for _, p := range r.Points {
+		if p.Valid {
+			n++
+		}
+	}
+	return n
+}
+
+// JSON of the report.
+func (r Report) JSON() ([]byte, error) {
+	text, err := json.MarshalIndent(r, "", "  ")
+	return append(text, '\n'), err
+}
+
+// mostJSON is more than a ConfigMap holds.
+const mostJSON = 4 << 20
+
+// Parse reads a report's JSON: a baseline, say.
+func Parse(text []byte) (Report, error) {
+	if len(text) > mostJSON {
+		return Report{}, fmt.Errorf("a report of %d bytes: at most %d", len(text), mostJSON)
+	}
+	var v struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return Report{}, fmt.Errorf("not a report: %w", err)
+	}
+	if v.Version != Version {
+		return Report{}, fmt.Errorf("a report of version %d: this release reads %d; measure the baseline again", v.Version, Version)
+	}
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	var r Report
+	if err := d.Decode(&r); err != nil {
+		return Report{}, fmt.Errorf("not a report: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Report{}, errors.New("not a report: there is something behind it")
+	}
+	return r, nil
+}
+
+func appendNew(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}

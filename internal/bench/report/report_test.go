@@ -1,0 +1,564 @@
+package report
+
+import (
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/stats"
+	"qtls.dev/qtls/internal/bench/threshold"
+	"qtls.dev/qtls/internal/bench/validity"
+)
+
+var update = flag.Bool("update", false, "write the reports in testdata anew")
+
+func golden(t *testing.T, name, got string) string {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(want)
+}
+
+func TestMarkdown(t *testing.T) {
+	got := fullReport(t).Markdown()
+	if diff := cmp.Diff(golden(t, "report.md", got), got); diff != "" {
+		t.Errorf("go test ./internal/bench/report -update writes it anew\n%s", diff)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	got, err := fullReport(t).JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := Parse(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Parse([]byte(golden(t, "report.json", string(got))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Processors differ in the last digits.
+	if diff := cmp.Diff(want, now, cmpopts.EquateApprox(1e-9, 1e-12), cmpopts.IgnoreUnexported(*now.Scaling[0].Fit)); diff != "" {
+		t.Errorf("go test ./internal/bench/report -update writes it anew\n%s", diff)
+	}
+}
+
+// measured is a good measurement of one replica and 1000 handshakes that took so
+// many milliseconds.
+func measured(phase validity.Phase, block int, perSecond, ms float64) Measurement {
+	h := &shard.Histogram{}
+	for range 1000 {
+		h.Record(time.Duration(ms * float64(time.Millisecond)))
+	}
+	idle := 0.5
+	return Measurement{
+		Mode: "hybrid", Replicas: 1, Phase: phase, Block: block,
+		Result: &shard.Result{PerSecond: perSecond, Handshakes: []shard.Series{{Kind: shard.Kind{Group: "X25519MLKEM768"}, Count: 1000, Handshake: h}}},
+		Evidence: validity.Evidence{
+			Phase: phase, Window: 30 * time.Second, Common: 30 * time.Second, Handshakes: 1000, MachineIdle: &idle, WantedReplicas: 1,
+			Replicas: []validity.Replica{{Name: "a", Quota: 0.05, Periods: 300, ThrottledPeriods: 300, CPU: time.Second, Handshakes: 1000}},
+		},
+	}
+}
+
+func build(t *testing.T, ms ...Measurement) Report {
+	t.Helper()
+	r, err := Build(Report{Name: "test", Modes: []Mode{{Name: "hybrid"}}}, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// busy makes it no result.
+func busy(m Measurement) Measurement {
+	idle := 0.01
+	m.Evidence.MachineIdle = &idle
+	return m
+}
+
+func TestAPhaseIsAResultWhenFourInFiveRepetitionsAre(t *testing.T) {
+	for _, c := range []struct {
+		bad, of int
+		valid   bool
+	}{{0, 1, true}, {1, 1, false}, {1, 2, false}, {1, 4, false}, {1, 5, true}, {2, 5, false}, {2, 10, true}} {
+		var ms []Measurement
+		for block := 1; block <= c.of; block++ {
+			m := measured(validity.Capacity, block, 100, 1)
+			if block <= c.bad {
+				m = busy(measured(validity.Capacity, block, 40, 1))
+			}
+			ms = append(ms, m)
+		}
+		p := build(t, ms...).Points[0]
+		if p.Valid != c.valid || p.Capacity.Valid != c.valid {
+			t.Errorf("%d of %d bad: valid %v", c.bad, c.of, p.Valid)
+		}
+		// A valid phase's figures are of its valid repetitions only.
+		want := (100*float64(c.of-c.bad) + 40*float64(c.bad)) / float64(c.of)
+		if c.valid {
+			want = 100
+		}
+		if math.Abs(p.Capacity.PerSecond.Value-want) > 1e-9 || len(p.Capacity.Repetitions) != c.of {
+			t.Errorf("%d of %d bad: %+v, want %v", c.bad, c.of, p.Capacity.PerSecond, want)
+		}
+	}
+}
+
+func TestOneBadPhaseMakesThePointInvalid(t *testing.T) {
+	p := build(t, measured(validity.Capacity, 1, 100, 1), busy(measured(validity.Latency, 1, 50, 1))).Points[0]
+	if p.Valid || !p.Capacity.Valid || p.Latency.Valid {
+		t.Errorf("%+v", p)
+	}
+	if reasons := p.Latency.Reasons(); len(reasons) != 1 || !strings.HasPrefix(reasons[0], "repetition 1: the busiest machine was idle for 1 %") {
+		t.Errorf("%q", reasons)
+	}
+}
+
+func TestWhatWasNotMeasuredSaysWhy(t *testing.T) {
+	missing := Measurement{Mode: "hybrid", Replicas: 1, Phase: validity.Latency, Block: 1, Missing: "the pods were evicted"}
+	r := build(t, measured(validity.Capacity, 1, 100, 1), missing)
+	p := r.Points[0]
+	if p.Valid || p.Latency.Count != 0 || p.Latency.Percentile(99).Available() {
+		t.Errorf("%+v", p.Latency)
+	}
+	if text := r.Markdown(); !strings.Contains(text, "the pods were evicted") {
+		t.Error(text)
+	}
+}
+
+func TestReasonsOfSeveralRepetitionsAreSaidOnce(t *testing.T) {
+	reasons := build(t, busy(measured(validity.Capacity, 1, 1, 1)), measured(validity.Capacity, 2, 1, 1), busy(measured(validity.Capacity, 3, 1, 1)), busy(measured(validity.Capacity, 4, 1, 1))).Points[0].Capacity.Reasons()
+	if len(reasons) != 1 || !strings.HasSuffix(reasons[0], "(repetitions 3 and 4 too)") {
+		t.Errorf("%q", reasons)
+	}
+}
+
+// 10 repetitions of 1000: 9 at 1 ms, one at 20 ms. The p95 of all is 20 ms; the
+// mean of the p95s would be 2.9 ms.
+func TestPercentilesAreOfAllRepetitionsTogether(t *testing.T) {
+	var ms []Measurement
+	for block := 1; block <= 10; block++ {
+		latency := 1.0
+		if block == 10 {
+			latency = 20
+		}
+		ms = append(ms, measured(validity.Latency, block, 50, latency))
+	}
+	l := build(t, ms...).Points[0].Latency
+	if q := l.Percentile(95); !q.Available() || q.Value < 19*time.Millisecond {
+		t.Errorf("p95 %+v", q)
+	}
+	if q := l.Percentile(99.9); q.Available() || q.Unavailable != "p99.9 needs 100000 samples: there are 10000" {
+		t.Errorf("p99.9 %+v", q)
+	}
+	if l.Count != 10_000 || math.Abs(l.Mean.Value-0.0029) > 1e-5 || l.Mean.N != 10 {
+		t.Errorf("%d, mean %+v", l.Count, l.Mean)
+	}
+}
+
+func TestMeasurementsThatDoNotFit(t *testing.T) {
+	other := measured(validity.Capacity, 1, 1, 1)
+	other.Mode = "other"
+	nothing := measured(validity.Capacity, 1, 1, 1)
+	nothing.Result = nil
+	phase := measured("Warm-up", 1, 1, 1)
+	for want, ms := range map[string][]Measurement{
+		`mode "other"`:               {other},
+		"neither a result":           {nothing},
+		`phase "Warm-up"`:            {phase},
+		"in block 0":                 {measured(validity.Capacity, 0, 1, 1)},
+		"phase Capacity has block 1": {measured(validity.Capacity, 1, 1, 1), measured(validity.Capacity, 1, 1, 1)},
+	} {
+		if _, err := Build(Report{Modes: []Mode{{Name: "hybrid"}}}, ms); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+	if _, err := Build(Report{Modes: []Mode{{Name: "a"}, {Name: "a"}}}, nil); err == nil {
+		t.Error("two modes of one name")
+	}
+}
+
+func TestOnlyValidPointsMakeTheCurve(t *testing.T) {
+	r := fullReport(t)
+	s, _ := r.scaling("pqc-only") // 16 replicas left the machine no idle time
+	if s.Fit == nil || s.Fit.LargestReplicas != 8 || len(s.Efficiencies) != 4 {
+		t.Errorf("%+v", s)
+	}
+	if s.Predictions[0].Replicas != 16 || s.Predictions[1].Replicas != 32 {
+		t.Errorf("%+v", s.Predictions)
+	}
+	if !strings.Contains(s.Label, "quota of 50m CPU, on one machine") {
+		t.Errorf("label %q", s.Label)
+	}
+	// The law that made the figures is inside the intervals.
+	s, _ = r.scaling("hybrid-hsm")
+	if i := s.Fit.KappaInterval; i.Low > 0.012 || i.High < 0.012 || s.Peak < 7 || s.Peak > 11 {
+		t.Errorf("κ in %+v, peak %v", i, s.Peak)
+	}
+	if !strings.Contains(s.Note, "the HSM was the limit") {
+		t.Errorf("note %q", s.Note)
+	}
+}
+
+func TestBottlenecksOfPointsAreNamed(t *testing.T) {
+	r := fullReport(t)
+	for _, c := range []struct {
+		mode     string
+		replicas int
+		want     validity.Bottleneck
+	}{{"hybrid-full", 16, validity.CPUQuota}, {"hybrid-hsm", 16, validity.HSM}, {"pqc-only", 16, validity.Machine}} {
+		p, _ := r.point(c.mode, c.replicas)
+		if f := p.Capacity.Bottleneck; f.Bottleneck != c.want || len(f.Evidence) == 0 {
+			t.Errorf("%s at %d: %+v, want %s", c.mode, c.replicas, f, c.want)
+		}
+	}
+}
+
+func TestPeersAreComparedInBlocks(t *testing.T) {
+	peers := fullReport(t).Peers
+	if len(peers) != 3 {
+		t.Fatalf("%+v", peers)
+	}
+	for _, p := range peers { // made as 41 to 37
+		if p.Peer != "nginx 1.28" || p.Ratio.N != 5 || math.Abs(p.Ratio.Value-41.0/37) > 0.04 {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+func TestThresholdsDecide(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want threshold.Verdict
+		says string
+	}{
+		{"hybrid-full/handshakesPerSecond@1 >= 20", threshold.Passed, "hybrid-full at 1: 4"},
+		{"hybrid-full/handshakesPerSecond@1 >= 60", threshold.Failed, "hybrid-full at 1: 4"},
+		{"hybrid-full/p99@8 <= 10ms", threshold.Passed, "hybrid-full at 8: "},
+		{"hybrid-full/p99@8 <= 1ms", threshold.Failed, "hybrid-full at 8: "},
+		{"hybrid-full/p99.9@8 <= 1s", threshold.Unmeasured, "needs 100000 samples"},
+		{"hybrid-resumed/min@1 > 1us", threshold.Passed, ""},
+		{"hybrid-resumed/max@1 < 100us", threshold.Failed, ""},
+		{"hybrid-resumed/mean <= 2ms", threshold.Passed, "at all 5 points"},
+		{"mean <= 2ms", threshold.Failed, "passed at 5 other points"},
+		{"classical-full/serverCPU <= 2ms", threshold.Passed, "at all 5 points"},
+		{"classical-full/failures == 0", threshold.Passed, "at all 5 points"},
+		{"failures == 0", threshold.Failed, "hybrid-full at 4: 2 of "},
+		{"pqc-only/efficiency@16 >= 0.5", threshold.Unmeasured, "not valid"},
+		{"pqc-only/p50@16 <= 1s", threshold.Unmeasured, "the latency phase is not valid"},
+		{"resumption >= 0.95", threshold.Passed, "at all 5 points"},
+		{"hybrid-full/resumption >= 0.95", threshold.Failed, ""},
+		{"absent/p99 <= 5ms", threshold.Unmeasured, "no point that was measured is one of these; the run has modes [classical-full"},
+		{"p99@32 <= 5ms", threshold.Unmeasured, "at [1 2 4 8 16] replicas"},
+	} {
+		parsed, err := threshold.Parse(c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := fullReport(t)
+		r.Evaluate([]threshold.Threshold{parsed})
+		got := r.Thresholds[0]
+		if got.Verdict != c.want || !strings.Contains(strings.Join(got.Told(), "; "), c.says) || r.Passed() != (c.want == threshold.Passed) {
+			t.Errorf("%s: %s, %q; want %s with %q", c.text, got.Verdict, got.Told(), c.want, c.says)
+		}
+	}
+}
+
+func TestOneRepetitionDecidesNothing(t *testing.T) {
+	r := build(t, measured(validity.Capacity, 1, 100, 1))
+	parsed, err := threshold.Parse("handshakesPerSecond >= 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Evaluate([]threshold.Threshold{parsed})
+	if got := r.Thresholds[0]; got.Verdict != threshold.Unmeasured || !strings.Contains(got.Details[0].Message, "measured once") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNoThresholdsArePassed(t *testing.T) {
+	if !(Report{}).Passed() {
+		t.Error("a report without thresholds has not passed")
+	}
+}
+
+// compared is a report of five repetitions of both phases.
+func compared(t *testing.T, perSecond, ms float64) Report {
+	t.Helper()
+	var all []Measurement
+	for block := 1; block <= 5; block++ {
+		wobble := 1 + 0.01*float64(block%3)
+		all = append(all, measured(validity.Capacity, block, perSecond*wobble, ms), measured(validity.Latency, block, perSecond/2, ms*wobble))
+	}
+	r := build(t, all...)
+	r.Environment = Environment{Machines: []Machine{{Name: "n1", CPUModel: "EPYC", CPUs: 2, Flags: []string{"avx2", "aes"}}}, Quotas: []Quota{{Container: "haproxy", CPU: "50m"}}, Images: []Image{{"gateway", "sha256:1"}, {"k6", "sha256:2"}}}
+	return r
+}
+
+func TestComparisonTellsBetterFromWorse(t *testing.T) {
+	for _, c := range []struct {
+		perSecond, ms float64
+		want          map[string]Change
+	}{
+		{100, 2, map[string]Change{"handshakes/s": Same, "mean latency": Same, "p50": Same}},
+		{110, 1, map[string]Change{"handshakes/s": Better, "mean latency": Better, "p50": Better}},
+		{90, 4, map[string]Change{"handshakes/s": Worse, "mean latency": Worse, "p50": Worse}},
+	} {
+		r := compared(t, c.perSecond, c.ms)
+		r.Compare(compared(t, 100, 2), false)
+		for figure, want := range c.want {
+			i := slices.IndexFunc(r.Comparison.Rows, func(r Row) bool { return r.Figure == figure })
+			if i < 0 || r.Comparison.Rows[i].Change != want {
+				t.Errorf("%v/s and %v ms: %s is %+v, want %s", c.perSecond, c.ms, figure, r.Comparison.Rows, want)
+			}
+		}
+		if r.Comparison.Worse() != (c.perSecond < 100) {
+			t.Errorf("%v/s: worse is %v", c.perSecond, r.Comparison.Worse())
+		}
+	}
+}
+
+func TestOtherMachinesAndQuotasAreNotComparedUnlessForced(t *testing.T) {
+	for want, change := range map[string]func(e *Environment){
+		"machines: EPYC with 2 CPUs (aes avx2), and now EPYC with 4 CPUs (aes avx2)":         func(e *Environment) { e.Machines[0].CPUs = 4 },
+		"machines: EPYC with 2 CPUs (aes avx2), and now Xeon with 2 CPUs (aes avx2)":         func(e *Environment) { e.Machines[0].CPUModel = "Xeon" },
+		"machines: EPYC with 2 CPUs (aes avx2), and now EPYC with 2 CPUs (aes)":              func(e *Environment) { e.Machines[0].Flags = []string{"aes"} },
+		"quotas: haproxy 50m CPU unlimited memory, and now haproxy 30m CPU unlimited memory": func(e *Environment) { e.Quotas[0].CPU = "30m" },
+		"quotas: haproxy 50m CPU unlimited memory, and now not described":                    func(e *Environment) { e.Quotas = nil },
+	} {
+		r := compared(t, 100, 2)
+		change(&r.Environment)
+		r.Compare(compared(t, 100, 2), false)
+		if c := r.Comparison; !c.Refused || len(c.Rows) != 0 || !slices.Equal(c.Differences, []string{want}) {
+			t.Errorf("refused %v: %q, want %q", c.Refused, c.Differences, want)
+		}
+		r.Compare(compared(t, 100, 2), true)
+		if c := r.Comparison; c.Refused || len(c.Rows) == 0 || len(c.Differences) != 1 {
+			t.Errorf("forced: refused %v: %q", c.Refused, c.Differences)
+		}
+	}
+}
+
+func TestMachinesOfOneKindMayHaveOtherNames(t *testing.T) {
+	r := compared(t, 100, 2)
+	r.Environment.Machines[0].Name, r.Environment.Machines[0].Flags = "n9", []string{"aes", "avx2"}
+	r.Compare(compared(t, 100, 2), false)
+	if r.Comparison.Refused {
+		t.Errorf("%q", r.Comparison.Differences)
+	}
+}
+
+func TestImagesThatChangedAreSaid(t *testing.T) {
+	r := compared(t, 100, 2)
+	r.Environment.Images = []Image{{"gateway", "sha256:9"}, {"agent", "sha256:3"}}
+	r.Compare(compared(t, 100, 2), false)
+	want := []ChangedImage{{"gateway", "sha256:1", "sha256:9"}, {"agent", "", "sha256:3"}, {"k6", "sha256:2", ""}}
+	if diff := cmp.Diff(want, r.Comparison.Images); diff != "" || r.Comparison.Refused {
+		t.Errorf("refused %v, %s", r.Comparison.Refused, diff)
+	}
+}
+
+func TestWhatCannotBeCompared(t *testing.T) {
+	for want, change := range map[string]func(b *Report){
+		"the baseline does not have this mode":            func(b *Report) { b.Modes, b.Points = nil, nil },
+		"the baseline's mode of this name is another one": func(b *Report) { b.Modes[0].Resumed = true },
+		"the baseline has no such point":                  func(b *Report) { b.Points[0].Replicas = 3 },
+		"not valid in both":                               func(b *Report) { b.Points[0].Capacity.Valid = false },
+	} {
+		r, b := compared(t, 100, 2), compared(t, 100, 2)
+		change(&b)
+		r.Compare(b, false)
+		if row := r.Comparison.Rows[0]; row.Change != Incomparable || row.Reason != want {
+			t.Errorf("%+v, want %q", row, want)
+		}
+	}
+}
+
+func TestIntervalsOfPercentilesMakeThatOfTheirRatio(t *testing.T) {
+	p := func(value, low, high time.Duration) stats.Percentile {
+		return stats.Percentile{P: 99, Value: value, Low: low, High: high}
+	}
+	e := percentileRatio(p(200, 180, 220), p(100, 95, 110))
+	// By hand: below, hypot(ln 200/180, ln 110/100); above, hypot(ln 220/200, ln 100/95).
+	low, high := math.Hypot(math.Log(200.0/180), math.Log(1.1)), math.Hypot(math.Log(1.1), math.Log(100.0/95))
+	if math.Abs(e.Value-2) > 1e-9 || math.Abs(math.Log(e.Interval.Low)-(math.Log(2)-low)) > 1e-9 || math.Abs(math.Log(e.Interval.High)-(math.Log(2)+high)) > 1e-9 {
+		t.Errorf("%+v %+v", e, e.Interval)
+	}
+}
+
+func TestReportsThatCannotBeRead(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                              "not a report",
+		`{"version":2,"new":1}`:         "a report of version 2: this release reads 1",
+		`{"version":1,"surprise":1}`:    "surprise",
+		`{"version":1}{}`:               "not a report",
+		strings.Repeat(" ", mostJSON+1): "at most",
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+// tags of a page, without what their attributes hold.
+func tags(page string) []string {
+	all := regexp.MustCompile(`<[^>]*>`).FindAllString(page, -1)
+	values := regexp.MustCompile(`"[^"]*"`)
+	for i := range all {
+		all[i] = values.ReplaceAllString(all[i], `""`)
+	}
+	return all
+}
+
+// Text from elsewhere makes neither tags nor attributes: the page has those that
+// it has with harmless text.
+func TestTextStaysText(t *testing.T) {
+	r := awkwardReport(t)
+	page, err := r.HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	escaped, err := (Report{Name: injected}).JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile(`"name": "(.*)",`).FindStringSubmatch(string(escaped))[1]
+	harmless, err := Parse([]byte(strings.ReplaceAll(string(text), name, "harmless")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := harmless.HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(want, "harmless") < 30 {
+		t.Fatalf("the text is in few places:\n%s", want)
+	}
+	if diff := cmp.Diff(tags(want), tags(page)); diff != "" {
+		t.Error(diff)
+	}
+	if strings.Contains(page, "<script") {
+		t.Error("the text is in the page as it is")
+	}
+}
+
+func TestTextStaysTextInMarkdown(t *testing.T) {
+	text := awkwardReport(t).Markdown()
+	for _, forbidden := range []string{"<", "[x](", "\r", "\x00"} {
+		if strings.Contains(text, forbidden) {
+			t.Errorf("%q is in it", forbidden)
+		}
+	}
+	pipes := func(line string) int { return strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") }
+	columns := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "|") {
+			columns = 0
+			continue
+		}
+		if columns == 0 {
+			columns = pipes(line)
+		}
+		if pipes(line) != columns {
+			t.Errorf("%d cells, want %d: %s", pipes(line)-1, columns-1, line)
+		}
+	}
+}
+
+func TestThePageNeedsNothingElse(t *testing.T) {
+	page, err := fullReport(t).HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, forbidden := range []string{"<script", "http://", "https://", "//cdn", "@import", "<iframe", "<img", " src=", " onclick", "url(\"", "NaN", "Inf", "ZgotmplZ"} {
+		if strings.Contains(page, forbidden) {
+			t.Errorf("%q is in it", forbidden)
+		}
+	}
+	if !strings.Contains(page, `content="default-src &#39;none&#39;;`) && !strings.Contains(page, `content="default-src 'none';`) {
+		t.Error("it has no policy")
+	}
+	if len(page) > 400<<10 {
+		t.Errorf("%d bytes: a ConfigMap holds 1 MiB with the other two", len(page))
+	}
+}
+
+func TestAnEmptyReport(t *testing.T) {
+	r, err := Build(Report{Name: "empty"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := r.HTML()
+	if err != nil || !strings.Contains(page, "Nothing was measured") || !strings.Contains(r.Markdown(), "Nothing was measured") {
+		t.Errorf("%v: %s", err, page)
+	}
+}
+
+func TestFigures(t *testing.T) {
+	for want, got := range map[string]string{
+		"1,234,568": figure3(1234567.8), "812": figure3(811.7), "100": figure3(99.97), "12.3": figure3(12.34), "1.23": figure3(1.234), "0": figure3(0), "-1.50": figure3(-1.5), "0.00123": figure3(0.001234),
+		"1.20 ms": seconds(0.0012), "800 µs": seconds(0.0008), "1.50 s": seconds(1.5), "12.3 s": duration(12340 * time.Millisecond),
+		"1.00 to 1.20 ms": between(0.001, 0.0012, seconds), "900 µs to 1.20 ms": between(0.0009, 0.0012, seconds), "1.00 to 2.00": between(1, 2, figure3),
+		"517 B": byteCount(517), "19.8 kB": byteCount(19800), "1.05 MB": byteCount(1 << 20), "61.0 MiB": mebibytes(61 << 20), "50m": millicores(0.05),
+		"0 %": percent(0), "100 %": percent(1), "3.1 %": percent(0.031), "1, 2 and 4": numbers([]int{1, 2, 4}), "8": numbers([]int{8}),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// Whatever a report of this version holds, it can be shown.
+func FuzzParse(f *testing.F) {
+	r := Report{Version: 1, Name: "x", Modes: []Mode{{Name: "m"}}, Points: []Point{{Mode: "m", Replicas: 1, Capacity: &Capacity{PerSecond: stats.Estimate{Value: 1, N: 1}}, Latency: &Latency{Count: 1, Max: 5, Split: &Split{Server: 3}, Percentiles: []stats.Percentile{{P: 99, Value: 4}}}}},
+		Scaling: []Scaling{{Mode: "m", Base: 1, Curve: []At{{1, stats.Interval{}, 2}, {2, stats.Interval{}, 3}}}}, Comparison: &Comparison{Rows: []Row{{Mode: "m", Ratio: stats.Estimate{Value: 1, Interval: &stats.Interval{Low: 1, High: 2}, N: 2}}}}}
+	text, err := r.JSON()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"version":1,"points":[{"mode":"m","capacity":{"perSecond":{"value":5e-324,"n":1}}}],"modes":[{"name":"m"}]}`))
+	f.Add([]byte(`{"version":1,"points":[{"mode":"m","replicas":-1,"capacity":{"perSecond":{"value":1e308,"n":1,"interval":{"low":-1e308,"high":1e308}}}}],"modes":[{"name":"m"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := Parse(text)
+		if err != nil {
+			return
+		}
+		if _, err := r.HTML(); err != nil {
+			t.Error(err)
+		}
+		_ = r.Markdown()
+		r.Compare(r, true)
+		if parsed, err := threshold.Parse("p99 <= 5ms"); err == nil {
+			r.Evaluate([]threshold.Threshold{parsed})
+		}
+		if _, err := r.JSON(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,344 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"qtls.dev/qtls/internal/bench/stats"
+	"qtls.dev/qtls/internal/bench/threshold"
+)
+
+// What follows is how figures are told, in Markdown and on the page alike.
+
+// Headline says in a sentence how the run ended.
+func (r Report) Headline() string {
+	var parts []string
+	switch {
+	case len(r.Points) == 0:
+		parts = append(parts, "Nothing was measured")
+	case r.ValidPoints() == len(r.Points):
+		parts = append(parts, fmt.Sprintf("All %d points are valid", len(r.Points)))
+	default:
+		parts = append(parts, fmt.Sprintf("%d of %d points are valid", r.ValidPoints(), len(r.Points)))
+	}
+	if len(r.Thresholds) > 0 {
+		counts := map[threshold.Verdict]int{}
+		for _, t := range r.Thresholds {
+			counts[t.Verdict]++
+		}
+		var verdicts []string
+		for _, v := range []threshold.Verdict{threshold.Passed, threshold.Failed, threshold.Undecided, threshold.Unmeasured} {
+			if counts[v] > 0 {
+				verdicts = append(verdicts, fmt.Sprintf("%d %s", counts[v], strings.ToLower(string(v))))
+			}
+		}
+		parts = append(parts, fmt.Sprintf("thresholds: %s", strings.Join(verdicts, ", ")))
+	}
+	if c := r.Comparison; c != nil {
+		if c.Refused {
+			parts = append(parts, "the comparison with the baseline is refused")
+		} else {
+			counts := map[Change]int{}
+			for _, row := range c.Rows {
+				counts[row.Change]++
+			}
+			parts = append(parts, fmt.Sprintf("against %s: %d better, %d worse, %d the same", c.Baseline, counts[Better], counts[Worse], counts[Same]))
+		}
+	}
+	return strings.Join(parts, "; ") + "."
+}
+
+// Findings are what the curves say, a sentence for each mode.
+func (r Report) Findings() []string {
+	var all []string
+	for _, s := range r.Scaling {
+		if len(s.Efficiencies) == 0 {
+			continue
+		}
+		e := s.Efficiencies[len(s.Efficiencies)-1]
+		if e.Replicas == s.Base {
+			continue
+		}
+		text := fmt.Sprintf("%s: with %d replicas %s times the handshakes of %s, efficiency %s.", s.Mode, e.Replicas,
+			figure3(e.Estimate.Value*float64(e.Replicas)/float64(s.Base)), replicas(s.Base), withInterval(e.Estimate, share3))
+		if e.Estimate.Interval != nil && e.Estimate.Interval.Low > 1 {
+			text += " More than 1 says that the first replica was dear, and not that replicas help each other."
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// Describe is what a mode consists of.
+func (m Mode) Describe() string {
+	var parts []string
+	if m.Peer != "" {
+		parts = append(parts, m.Peer)
+	}
+	if len(m.Groups) > 0 {
+		parts = append(parts, strings.Join(m.Groups, ", "))
+	}
+	if len(m.SignatureSchemes) > 0 {
+		parts = append(parts, strings.Join(m.SignatureSchemes, ", "))
+	}
+	if m.Resumed {
+		parts = append(parts, "resumed")
+	} else {
+		parts = append(parts, "full handshakes")
+	}
+	if m.HSM {
+		parts = append(parts, "key in an HSM")
+	}
+	if m.Transfer > 0 {
+		parts = append(parts, fmt.Sprintf("with %s of data", byteCount(float64(m.Transfer))))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Law is the fitted law in figures.
+func (s Scaling) Law() string {
+	if s.Fit == nil {
+		return "No fit: " + s.Unavailable + "."
+	}
+	f := s.Fit
+	text := fmt.Sprintf("λ = %s/s (%s to %s), σ = %s (%s to %s), κ = %s (%s to %s), R² = %.4f.",
+		figure3(f.Lambda), figure3(f.LambdaInterval.Low), figure3(f.LambdaInterval.High),
+		significant3(f.Sigma), significant3(f.SigmaInterval.Low), significant3(f.SigmaInterval.High),
+		significant3(f.Kappa), significant3(f.KappaInterval.Low), significant3(f.KappaInterval.High), f.RSquared)
+	if s.Peak > 0 {
+		text += fmt.Sprintf(" The law has its peak at %s replicas.", figure3(s.Peak))
+	}
+	return text
+}
+
+// Predicted says what the law gives for more replicas than were measured.
+func (s Scaling) Predicted() string {
+	var parts []string
+	for _, p := range s.Predictions {
+		parts = append(parts, fmt.Sprintf("%d replicas %s/s (%s to %s)", p.Replicas, figure3(p.Value), figure3(p.PerSecond.Low), figure3(p.PerSecond.High)))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Predicted, if the law holds: " + strings.Join(parts, ", ") + "."
+}
+
+// section is a table of points.
+type section struct {
+	Mode Mode
+	Rows []row
+	// Notes are about points: of several that have the same one, it is there once.
+	Notes []note
+}
+
+type note struct {
+	Points string
+	Text   string
+	Bad    bool
+}
+
+// notes collects those of all rows.
+func notes(rows []row) []note {
+	var all []note
+	points := map[note][]int{}
+	add := func(replicas int, text string, bad bool) {
+		n := note{Text: text, Bad: bad}
+		if points[n] == nil {
+			all = append(all, n)
+		}
+		points[n] = append(points[n], replicas)
+	}
+	for _, x := range rows {
+		for _, reason := range x.Reasons {
+			add(x.Replicas, reason, true)
+		}
+	}
+	for _, x := range rows {
+		for _, remark := range x.Remarks {
+			add(x.Replicas, remark, false)
+		}
+		if x.Evidence != "" {
+			add(x.Replicas, fmt.Sprintf("limited by %s: %s.", x.Limit, x.Evidence), false)
+		}
+	}
+	for i, n := range all {
+		all[i].Points = replicas(points[n][0])
+		if len(points[n]) > 1 {
+			all[i].Points = numbers(points[n]) + " replicas"
+		}
+	}
+	return all
+}
+
+// row is a point in words.
+type row struct {
+	Replicas   int
+	Valid      bool
+	PerSecond  cell
+	Efficiency cell
+	ServerCPU  cell
+	PerCPU     cell
+	Min        string
+	Mean       cell
+	P          []cell
+	Max        string
+	Resumption string
+	Failures   string
+	Memory     string
+	Balance    string
+	Idle       string
+	Limit      string
+	Evidence   string
+	Reasons    []string
+	Remarks    []string
+}
+
+// cell is a figure with its interval, or what it lacks.
+type cell struct{ Text, Range string }
+
+func (c cell) String() string {
+	if c.Range == "" {
+		return c.Text
+	}
+	return c.Text + " (" + c.Range + ")"
+}
+
+func estimate(e stats.Estimate, format func(float64) string) cell {
+	switch {
+	case e.N == 0:
+		return cell{Text: none}
+	case e.Interval == nil:
+		return cell{format(e.Value), "measured once"}
+	default:
+		return cell{format(e.Value), between(e.Interval.Low, e.Interval.High, format)}
+	}
+}
+
+const none = "–"
+
+// sections has a table for each mode.
+func (r Report) sections() []section {
+	var all []section
+	for _, m := range r.Modes {
+		s := section{Mode: m}
+		for _, p := range r.Points {
+			if p.Mode == m.Name {
+				s.Rows = append(s.Rows, r.row(p))
+			}
+		}
+		s.Notes = notes(s.Rows)
+		if len(s.Rows) > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (r Report) row(p Point) row {
+	x := row{
+		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
+		Resumption: percent(p.Resumption), Failures: "0", Memory: none, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
+	}
+	if n := p.Failed(); n > 0 {
+		x.Failures = fmt.Sprintf("%s (%s)", whole(n), strings.Join(classes(p.Failures), ", "))
+	}
+	if e, ok := r.efficiency(p.Mode, p.Replicas); ok {
+		x.Efficiency = estimate(e, share3)
+		if s, _ := r.scaling(p.Mode); s.Base == p.Replicas {
+			x.Efficiency = cell{Text: "1"}
+		}
+	}
+	if c := p.Capacity; c != nil {
+		x.PerSecond = estimate(c.PerSecond, figure3)
+		if c.ServerCPU != nil {
+			x.ServerCPU = estimate(*c.ServerCPU, seconds)
+		}
+		if c.PerCPUSecond != nil {
+			x.PerCPU = estimate(*c.PerCPUSecond, figure3)
+		}
+		if c.Memory > 0 {
+			x.Memory = mebibytes(c.Memory)
+			if c.MemoryPerConnection > 0 {
+				x.Memory += fmt.Sprintf(", %s a connection", byteCount(float64(c.MemoryPerConnection)))
+			}
+		}
+		if c.Imbalance != nil {
+			x.Balance = "+" + percent(*c.Imbalance)
+		}
+		if c.Idle != nil {
+			x.Idle = percent(*c.Idle)
+		}
+		x.Limit, x.Evidence = string(c.Bottleneck.Bottleneck), strings.Join(c.Bottleneck.Evidence, "; ")
+		for _, reason := range c.Reasons() {
+			x.Reasons = append(x.Reasons, "capacity, "+reason)
+		}
+	}
+	if l := p.Latency; l != nil {
+		if l.Count > 0 {
+			x.Min, x.Mean, x.Max = duration(l.Min), estimate(l.Mean, seconds), duration(l.Max)
+		}
+		for _, reason := range l.Reasons() {
+			x.Reasons = append(x.Reasons, "latency, "+reason)
+		}
+	}
+	for _, p100 := range Percentiles {
+		c := cell{Text: none}
+		if l := p.Latency; l != nil {
+			if q := l.Percentile(p100); q.Available() {
+				c = cell{duration(q.Value), between(q.Low.Seconds(), q.High.Seconds(), seconds)}
+			} else {
+				c.Range = fmt.Sprintf("%s of %s", whole(l.Count), whole(stats.SamplesFor(p100)))
+			}
+		}
+		x.P = append(x.P, c)
+	}
+	return x
+}
+
+// environment in lines of a name and what it is.
+func (r Report) environment() [][2]string {
+	var lines [][2]string
+	for _, m := range r.Environment.Machines {
+		text := fmt.Sprintf("%s, %d CPUs", m.CPUModel, m.CPUs)
+		if m.Memory > 0 {
+			text += ", " + figure3(float64(m.Memory)/(1<<30)) + " GiB"
+		}
+		if m.Kernel != "" {
+			text += ", Linux " + m.Kernel
+		}
+		if len(m.Flags) > 0 {
+			text += "; " + strings.Join(m.Flags, " ")
+		}
+		lines = append(lines, [2]string{"Machine " + m.Name, text})
+	}
+	for _, q := range r.Environment.Quotas {
+		lines = append(lines, [2]string{"Limits of " + q.Container, fmt.Sprintf("CPU %s, memory %s", orNone(q.CPU), orNone(q.Memory))})
+	}
+	for _, v := range r.Environment.Versions {
+		lines = append(lines, [2]string{v.Name, v.Version})
+	}
+	for _, i := range r.Environment.Images {
+		lines = append(lines, [2]string{"Image " + i.Name, i.Digest})
+	}
+	lines = append(lines, [2]string{"Order", fmt.Sprintf("random within each repetition, seed %d", r.Seed)})
+	return lines
+}
+
+func classes(failures map[string]int64) []string {
+	var all []string
+	for _, class := range sortedKeys(failures) {
+		all = append(all, fmt.Sprintf("%s %s", class, whole(failures[class])))
+	}
+	return all
+}
+
+// method says how to read the figures.
+var method = []string{
+	"Intervals are at 95 %: Student's t over repetitions for means, on logarithms and paired within repetitions for efficiencies and for ratios to another server, of ranks for percentiles, and of a bootstrap for the fitted law.",
+	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. Where one is missing, the table has how many samples there are of those that it needs.",
+	"Capacity is measured in a closed loop, latency at a fixed rate below it. An invalid point says why; it is no result, and no curve or threshold uses it.",
+	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",
+}
+
+// comparing says how to read a comparison.
+const comparing = "A figure is better or worse when the interval of its ratio does not hold 1 (Welch's, on logarithms). Of a hundred figures that did not change, about five look as if they did."
