@@ -133,6 +133,8 @@ spec:
   - {name: hybrid, groups: [X25519MLKEM768], signatureSchemes: [mldsa65], handshake: Resumed}
   load: {preset: Short, virtualUsersPerReplica: 4, latencyLoad: 50, warmUp: 2s, duration: 5s, repetitions: 2, seed: 7}
   generator: {pods: 2, resources: {claims: [{name: a}]}, nodeSelector: {a: b}, tolerations: [{key: a}]}
+  thresholds: ["hybrid/p99@8 <= 5ms", "efficiency >= 95%"]
+  baselineRef: {name: earlier-report, force: true}
   maxDuration: 30m
 `,
 }

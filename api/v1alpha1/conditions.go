@@ -27,6 +27,9 @@ const (
 	// ConditionValid (QTLSBenchmark): each point measures the gateway and nothing
 	// else.
 	ConditionValid = "Valid"
+	// ConditionPassed (QTLSBenchmark): every threshold holds. It is not there where
+	// there are none.
+	ConditionPassed = "Passed"
 	// ConditionRestored (QTLSBenchmark): the gateway is as it was before.
 	ConditionRestored = "Restored"
 )
@@ -147,6 +150,9 @@ const (
 	ReasonPlanTooLong          = "PlanTooLong"
 	ReasonDeadlineExceeded     = "DeadlineExceeded"
 	ReasonGeneratorFailed      = "GeneratorFailed"
+	// ReasonBaselineNotFound and ReasonBaselineInvalid: spec.baselineRef.
+	ReasonBaselineNotFound = "BaselineNotFound"
+	ReasonBaselineInvalid  = "BaselineInvalid"
 	// ReasonResultUnreadable: a generator ended well, and what it printed is no
 	// result.
 	ReasonResultUnreadable = "ResultUnreadable"
@@ -154,6 +160,10 @@ const (
 	// QTLSBenchmark: Valid.
 	ReasonPointsValid   = "PointsValid"
 	ReasonPointsInvalid = "PointsInvalid"
+
+	// QTLSBenchmark: Passed.
+	ReasonThresholdsPassed    = "ThresholdsPassed"
+	ReasonThresholdsNotPassed = "ThresholdsNotPassed"
 
 	// QTLSBenchmark: Restored.
 	ReasonRestored     = "Restored"

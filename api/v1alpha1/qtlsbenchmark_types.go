@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Measurements that were made, of those planned"
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Passed",type=string,JSONPath=`.status.conditions[?(@.type=="Passed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name: at most 40 characters, so that the names of the benchmark's own objects fit"
@@ -69,6 +70,22 @@ type QTLSBenchmarkSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Generator BenchmarkGenerator `json:"generator,omitzero"`
+
+	// thresholds decide the condition Passed, each as
+	// [MODE/]METRIC[@REPLICAS] OPERATOR LIMIT: `p99 <= 5ms`,
+	// `hybrid/efficiency@8 >= 0.95`, `failures == 0`. Metrics: min, mean, p50, p95,
+	// p99, p99.9, max, serverCPU, handshakesPerSecond, efficiency, resumption,
+	// failures. What is measured with an interval passes when all of that does.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Thresholds []BenchmarkThreshold `json:"thresholds,omitempty"`
+
+	// baselineRef names an earlier report, which this one is compared with point by
+	// point.
+	// +optional
+	BaselineRef *BenchmarkBaseline `json:"baselineRef,omitempty"`
 
 	// maxDuration of the run. One that is planned to take longer does not begin,
 	// and one that takes longer ends there.
@@ -254,6 +271,26 @@ type BenchmarkGenerator struct {
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 }
 
+// BenchmarkThreshold is a limit of a figure.
+// +kubebuilder:validation:MaxLength=128
+// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?(min|mean|p50|p95|p99|p99\.9|max|serverCPU|handshakesPerSecond|efficiency|resumption|failures)(@[1-9][0-9]{0,2})? *(<=|>=|==|!=|<|>) *[0-9][0-9a-zµ.%]*$`
+type BenchmarkThreshold string
+
+// BenchmarkBaseline names an earlier report.
+type BenchmarkBaseline struct {
+	// name of a ConfigMap with the key report.json: that of an earlier
+	// QTLSBenchmark (`<name>-report`), or a copy of it, which stays when that is
+	// deleted.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// force a comparison with a report of other machines or quotas, which is
+	// refused otherwise: the difference may be theirs.
+	// +optional
+	Force bool `json:"force,omitempty"`
+}
+
 // BenchmarkPhase is how far a benchmark is.
 type BenchmarkPhase string
 
@@ -280,7 +317,7 @@ type QTLSBenchmarkStatus struct {
 	// phase: Pending, Running, Restoring, Aborting, Completed, Failed.
 	// +optional
 	Phase BenchmarkPhase `json:"phase,omitempty"`
-	// conditions: Complete, Valid, Restored.
+	// conditions: Complete, Valid, Restored, and Passed where there are thresholds.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -377,16 +414,17 @@ type BenchmarkLatency struct {
 	// mean of all.
 	// +required
 	Mean metav1.Duration `json:"mean"`
-	// p50: half of them took no longer.
-	// +required
-	P50 metav1.Duration `json:"p50"`
+	// p50: half of them took no longer. This, as the others, is there only where
+	// there were enough handshakes to tell: 100 that took longer.
+	// +optional
+	P50 *metav1.Duration `json:"p50,omitempty"`
 	// p95: so did 95 % of them.
-	// +required
-	P95 metav1.Duration `json:"p95"`
-	// p99: so did 99 % of them. Only where there were enough to tell.
+	// +optional
+	P95 *metav1.Duration `json:"p95,omitempty"`
+	// p99: so did 99 % of them.
 	// +optional
 	P99 *metav1.Duration `json:"p99,omitempty"`
-	// p999: so did 99.9 % of them. Only where there were enough to tell.
+	// p999: so did 99.9 % of them.
 	// +optional
 	P999 *metav1.Duration `json:"p999,omitempty"`
 }

@@ -22,6 +22,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/keypair"
@@ -39,6 +40,8 @@ type outcome struct {
 	recorded records
 	// next is after how long something is due that no event tells; 0: nothing.
 	next time.Duration
+	// report that was written.
+	report *report.Report
 	// restored says how the gateway was put back.
 	restored, leftAsChanged bool
 }
@@ -68,7 +71,8 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	case plan.Restore:
 		return r.restore(ctx, s)
 	case plan.Finish:
-		return outcome{}, r.writeReport(ctx, s)
+		full, err := r.writeReport(ctx, s)
+		return outcome{report: full}, err
 	}
 	return outcome{}, nil
 }
@@ -92,7 +96,13 @@ func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) error {
 		if _, err := generator.TargetOf(b, s.source); err != nil {
 			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
 		}
+		if _, err := thresholdsOf(b); err != nil {
+			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
+		}
 		if _, err := r.authorities(ctx, b); err != nil {
+			return err
+		}
+		if _, err := r.baseline(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -274,6 +284,10 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	if err != nil {
 		return record{}, err
 	}
+	used, err := r.used(ctx, &s.jobs[i], s.measured)
+	if err != nil {
+		return record{}, err
+	}
 	result, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
 	var not unreadable
 	if errors.As(err, &not) {
@@ -282,7 +296,7 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	if err != nil {
 		return record{}, err
 	}
-	return measured(a.Attempt, result, usageOf(&s.jobs[i], s.measured))
+	return measured(a.Attempt, result, used)
 }
 
 // read the shards of a point from the pods' logs and merge them.

@@ -14,6 +14,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/stats"
 	"qtls.dev/qtls/internal/bench/validity"
@@ -26,93 +27,74 @@ func measured(attempt int32, result shard.Result, used *usage) (record, error) {
 	return record{Attempt: attempt, PerSecond: result.PerSecond, Result: text, Usage: used}, err
 }
 
-// point is a mode at a number of replicas.
-type point struct {
-	mode     string
-	replicas int32
-}
-
-// pointsOf what is recorded, by mode as in the spec, and number of replicas.
-func pointsOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, rs records) ([]v1alpha1.BenchmarkPoint, error) {
-	measurements := map[point][]plan.Measurement{}
-	throughput := map[string][]stats.Sample{} // by mode
-	for _, m := range p.Measurements {
-		one, ok := rs[m.Name()]
-		if !ok {
-			continue
-		}
-		at := point{m.Mode, m.Replicas}
-		measurements[at] = append(measurements[at], m)
-		if m.Phase == plan.Capacity && one.Reason == "" {
-			throughput[m.Mode] = append(throughput[m.Mode], stats.Sample{Block: int(m.Repetition), Replicas: int(m.Replicas), PerSecond: one.PerSecond})
-		}
-	}
+// pointsOf what is recorded, by mode as in the spec, and number of replicas. They
+// are what the report says of them; each is made on its own, for all results at
+// once take much memory.
+func pointsOf(s state) ([]v1alpha1.BenchmarkPoint, error) {
 	var points []v1alpha1.BenchmarkPoint
-	for _, mode := range b.Spec.Modes {
-		for _, n := range slices.Sorted(slices.Values(b.Spec.Replicas)) {
-			made := measurements[point{mode.Name, n}]
-			if len(made) == 0 {
-				continue
-			}
-			one, err := pointOf(mode, n, p, made, rs)
+	for _, mode := range s.benchmark.Spec.Modes {
+		var throughput []stats.Sample
+		first := len(points)
+		for _, n := range slices.Sorted(slices.Values(s.benchmark.Spec.Replicas)) {
+			made, err := measurements(s, func(m plan.Measurement) bool { return m.Mode == mode.Name && m.Replicas == n })
 			if err != nil {
 				return nil, err
 			}
-			if e, err := stats.Efficiency(throughput[mode.Name], 1, int(n)); err == nil { // without 1 replica there is none
-				one.Efficiency = estimate(e, 4)
+			if len(made) == 0 {
+				continue
 			}
-			points = append(points, one)
+			r, err := report.Build(report.Report{Modes: []report.Mode{{Name: mode.Name}}}, made)
+			if err != nil {
+				return nil, err
+			}
+			points = append(points, pointOf(r.Points[0]))
+			if c := r.Points[0].Capacity; c != nil && c.Valid {
+				for _, one := range c.Repetitions {
+					if one.Valid() {
+						throughput = append(throughput, stats.Sample{Block: one.Block, Replicas: int(n), PerSecond: one.PerSecond})
+					}
+				}
+			}
+		}
+		for i := first; i < len(points); i++ {
+			if e, err := stats.Efficiency(throughput, 1, int(points[i].Replicas)); err == nil { // without valid pairs there is none
+				points[i].Efficiency = estimate(e, 4)
+			}
 		}
 	}
 	return points, nil
 }
 
-// pointOf what was measured of a mode with n replicas.
-func pointOf(mode v1alpha1.BenchmarkMode, n int32, p plan.Plan, made []plan.Measurement, rs records) (v1alpha1.BenchmarkPoint, error) {
-	one := v1alpha1.BenchmarkPoint{Mode: mode.Name, Replicas: n}
-	var perSecond []float64
-	var times shard.Histogram
+// pointOf a report, for the status.
+func pointOf(p report.Point) v1alpha1.BenchmarkPoint {
+	one := v1alpha1.BenchmarkPoint{Mode: p.Mode, Replicas: int32(p.Replicas), Valid: p.Valid && p.Capacity != nil && p.Latency != nil, Failures: p.Failed()}
 	var reasons because
-	phases := map[int32]int{} // measured, by repetition
-	for _, m := range made {
-		r := rs[m.Name()]
-		if r.Reason != "" {
-			reasons.add(r.Reason, r.Message)
-			continue
-		}
-		result, err := r.decode()
-		if err != nil {
-			return one, fmt.Errorf("record of %s: %w", m, err)
-		}
-		if phases[m.Repetition]++; phases[m.Repetition] == 2 {
-			one.Repetitions++
-		}
-		for _, count := range result.Failures {
-			one.Failures += count
-		}
-		capacity := rs[capacityOf(m)]
-		for _, reason := range validity.Judge(evidence(mode, m, p, result, r.Usage, capacity.PerSecond)) {
-			reasons.add(string(reason.Rule), reason.Message)
-		}
-		if m.Phase == plan.Capacity {
-			perSecond = append(perSecond, result.PerSecond)
-			continue
-		}
-		total := result.Total(func(k shard.Kind) bool { return k.Resumed == resumes(mode) })
-		if total.Handshake != nil {
-			times.Merge(total.Handshake)
+	if c := p.Capacity; c != nil {
+		reasons.add(c.Repetitions)
+		if c.PerSecond.N > 0 {
+			one.HandshakesPerSecond = estimate(c.PerSecond, 1)
 		}
 	}
-	one.InvalidBecause = reasons.list(len(made))
-	one.Valid = len(reasons.order) == 0
-	if e, err := stats.Mean(perSecond); err == nil {
-		one.HandshakesPerSecond = estimate(e, 1)
+	if l := p.Latency; l != nil {
+		reasons.add(l.Repetitions)
+		for _, r := range l.Repetitions {
+			if r.PerSecond > 0 {
+				one.Repetitions++
+			}
+		}
+		if l.Count > 0 {
+			one.Latency = &v1alpha1.BenchmarkLatency{Mean: metav1.Duration{Duration: time.Duration(l.Mean.Value * float64(time.Second)).Round(time.Microsecond)},
+				P50: percentile(*l, 50), P95: percentile(*l, 95), P99: percentile(*l, 99), P999: percentile(*l, 99.9)}
+		}
 	}
-	if times.Count() > 0 {
-		one.Latency = &v1alpha1.BenchmarkLatency{Mean: duration(times.Mean()), P50: duration(times.Percentile(50)), P95: duration(times.Percentile(95)),
-			P99: percentile(&times, 99), P999: percentile(&times, 99.9)}
+	if !one.Valid {
+		one.InvalidBecause = reasons.list()
 	}
-	return one, nil
+	return one
+}
+
+func modeOf(b *v1alpha1.QTLSBenchmark, name string) v1alpha1.BenchmarkMode {
+	return b.Spec.Modes[slices.IndexFunc(b.Spec.Modes, func(m v1alpha1.BenchmarkMode) bool { return m.Name == name })]
 }
 
 func capacityOf(m plan.Measurement) string {
@@ -164,26 +146,32 @@ func of(mode v1alpha1.BenchmarkMode, k shard.Kind) bool {
 
 // because collects why measurements are no results: each rule once.
 type because struct {
-	order []string
-	first map[string]string
-	count map[string]int
+	order []validity.Rule
+	first map[validity.Rule]string
+	count map[validity.Rule]int
+	all   int
 }
 
-func (b *because) add(rule, message string) {
+func (b *because) add(repetitions []report.Repetition) {
 	if b.count == nil {
-		b.first, b.count = map[string]string{}, map[string]int{}
+		b.first, b.count = map[validity.Rule]string{}, map[validity.Rule]int{}
 	}
-	if b.count[rule]++; b.count[rule] == 1 {
-		b.order, b.first[rule] = append(b.order, rule), message
+	for _, r := range repetitions {
+		b.all++
+		for _, reason := range r.Reasons {
+			if b.count[reason.Rule]++; b.count[reason.Rule] == 1 {
+				b.order, b.first[reason.Rule] = append(b.order, reason.Rule), reason.Message
+			}
+		}
 	}
 }
 
-func (b *because) list(measurements int) []string {
+func (b *because) list() []string {
 	var all []string
 	for _, rule := range b.order {
 		text := fmt.Sprintf("%s: %s", rule, b.first[rule])
 		if b.count[rule] > 1 {
-			text += fmt.Sprintf(" (%d times in %d measurements)", b.count[rule], measurements)
+			text += fmt.Sprintf(" (%d times in %d measurements)", b.count[rule], b.all)
 		}
 		all = append(all, conditions.Shorten(text, 500))
 	}
@@ -199,10 +187,8 @@ func estimate(e stats.Estimate, decimals int) *v1alpha1.BenchmarkEstimate {
 	return out
 }
 
-func duration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-
-func percentile(times *shard.Histogram, p float64) *metav1.Duration {
-	q := stats.PercentileOf(times, p)
+func percentile(l report.Latency, p float64) *metav1.Duration {
+	q := l.Percentile(p)
 	if !q.Available() {
 		return nil
 	}

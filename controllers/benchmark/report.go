@@ -2,30 +2,250 @@ package benchmark
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
+	"qtls.dev/qtls/internal/bench/threshold"
+	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/resources"
+	"qtls.dev/qtls/internal/version"
+)
+
+// Keys of the ConfigMap with a report.
+const (
+	reportJSON     = "report.json"
+	reportMarkdown = "report.md"
+	reportHTML     = "report.html"
+	// mostReport is what a ConfigMap holds, with room for the rest of the object.
+	mostReport = 1000 << 10
 )
 
 func reportName(b *v1alpha1.QTLSBenchmark) string { return b.Name + "-report" }
 
-// writeReport of what was measured, if anything was.
-func (r *Reconciler) writeReport(ctx context.Context, s state) error {
-	points, err := pointsOf(s.benchmark, s.plan, s.records)
-	if err != nil || len(points) == 0 {
-		return err
+// head of a report: all that is not measured.
+func head(s state) report.Report {
+	b := s.benchmark
+	r := report.Report{Name: b.Name, Namespace: b.Namespace, UID: string(b.UID), Gateway: b.Spec.GatewayRef.Name,
+		Finished: s.observed.Now.UTC(), Preset: string(b.Spec.Load.Preset), Seed: b.Status.Plan.Seed}
+	if b.Status.StartTime != nil {
+		r.Started = b.Status.StartTime.UTC()
 	}
-	text, err := yaml.Marshal(points)
+	for _, m := range b.Spec.Modes {
+		mode := report.Mode{Name: m.Name, Resumed: resumes(m)}
+		for _, g := range m.Groups {
+			mode.Groups = append(mode.Groups, string(g))
+		}
+		for _, scheme := range m.SignatureSchemes {
+			mode.SignatureSchemes = append(mode.SignatureSchemes, string(scheme))
+		}
+		r.Modes = append(r.Modes, mode)
+	}
+	r.Environment = environment(s)
+	return r
+}
+
+// environment that the figures belong to, as far as it was observed.
+func environment(s state) report.Environment {
+	e := report.Environment{Versions: []report.Program{{Name: "Q-TLS", Version: version.Version}}}
+	for _, m := range s.plan.Measurements {
+		u := s.records[m.Name()].Usage
+		if u == nil {
+			continue
+		}
+		for _, machine := range u.Machines {
+			if !slices.ContainsFunc(e.Machines, func(o report.Machine) bool { return o.Name == machine.Name }) {
+				e.Machines = append(e.Machines, machine)
+			}
+		}
+		for _, image := range u.Images {
+			if !slices.Contains(e.Images, image) {
+				e.Images = append(e.Images, image)
+			}
+		}
+	}
+	slices.SortFunc(e.Machines, func(a, b report.Machine) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(e.Images, func(a, b report.Image) int { return strings.Compare(a.Name+a.Digest, b.Name+b.Digest) })
+	limits := func(name string, r *corev1.ResourceRequirements) {
+		q := report.Quota{Container: name}
+		if r != nil && !r.Limits.Cpu().IsZero() {
+			q.CPU = r.Limits.Cpu().String()
+		}
+		if r != nil && !r.Limits.Memory().IsZero() {
+			q.Memory = r.Limits.Memory().String()
+		}
+		e.Quotas = append(e.Quotas, q)
+	}
+	measured := s.benchmark.Spec.GatewayRef.Resources
+	if measured == nil && s.source != nil {
+		measured = s.source.Spec.Resources
+	}
+	limits("haproxy", measured)
+	limits(generator.Container, s.benchmark.Spec.Generator.Resources)
+	return e
+}
+
+// measurements that are recorded, of those chosen. Decoded, they take much memory.
+func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measurement, error) {
+	var all []report.Measurement
+	for _, m := range s.plan.Measurements {
+		one, done := s.records[m.Name()]
+		if !done || !choose(m) {
+			continue
+		}
+		r := report.Measurement{Mode: m.Mode, Replicas: int(m.Replicas), Phase: validity.Phase(m.Phase), Block: int(m.Repetition)}
+		if one.Reason != "" {
+			r.Missing = one.Reason + ": " + one.Message
+		} else {
+			result, err := one.decode()
+			if err != nil {
+				return nil, fmt.Errorf("record of %s: %w", m, err)
+			}
+			r.Result = &result
+			r.Evidence = evidence(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// fullReport of a run.
+func fullReport(s state) (report.Report, error) {
+	all, err := measurements(s, func(plan.Measurement) bool { return true })
 	if err != nil {
-		return err
+		return report.Report{}, err
 	}
-	return r.apply(ctx, s.benchmark, &corev1.ConfigMap{
+	r, err := report.Build(head(s), all)
+	if err != nil {
+		return r, err
+	}
+	thresholds, err := thresholdsOf(s.benchmark)
+	r.Evaluate(thresholds)
+	return r, err
+}
+
+// thresholdsOf a benchmark.
+func thresholdsOf(b *v1alpha1.QTLSBenchmark) ([]threshold.Threshold, error) {
+	var all []threshold.Threshold
+	var errs []error
+	for i, text := range b.Spec.Thresholds {
+		t, err := threshold.Parse(string(text))
+		if err == nil && t.Mode != "" && !slices.ContainsFunc(b.Spec.Modes, func(m v1alpha1.BenchmarkMode) bool { return m.Name == t.Mode }) {
+			err = fmt.Errorf("mode %q is none of spec.modes", t.Mode)
+		}
+		if err == nil && t.Replicas != 0 && !slices.Contains(b.Spec.Replicas, int32(t.Replicas)) {
+			err = fmt.Errorf("%d is none of spec.replicas", t.Replicas)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("spec.thresholds[%d]: %w", i, err))
+			continue
+		}
+		all = append(all, t)
+	}
+	return all, errors.Join(errs...)
+}
+
+// baseline that the spec names; nil without one.
+func (r *Reconciler) baseline(ctx context.Context, b *v1alpha1.QTLSBenchmark) (*report.Report, error) {
+	ref := b.Spec.BaselineRef
+	if ref == nil {
+		return nil, nil
+	}
+	c := &corev1.ConfigMap{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: ref.Name}, c)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("ConfigMap %s: %w", ref.Name, err)
+	}
+	text, ok := c.Data[reportJSON]
+	if !ok {
+		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineNotFound, "spec.baselineRef: there is no ConfigMap %q with key %q in namespace %q; name the report of an earlier benchmark", ref.Name, reportJSON, b.Namespace)
+	}
+	parsed, err := report.Parse([]byte(text))
+	if err != nil {
+		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineInvalid, "spec.baselineRef: ConfigMap %q, key %q: %v", ref.Name, reportJSON, err)
+	}
+	return &parsed, nil
+}
+
+// writeReport of what was measured, if anything was.
+func (r *Reconciler) writeReport(ctx context.Context, s state) (*report.Report, error) {
+	if len(s.records) == 0 {
+		return nil, nil
+	}
+	full, err := fullReport(s)
+	if err != nil {
+		return nil, err
+	}
+	baseline, err := r.baseline(ctx, s.benchmark)
+	if problem, gone := conditions.AsProblem(err); gone {
+		full.Notes = append(full.Notes, "The baseline is not compared with: "+problem.Message) // it was there when the run began
+	} else if err != nil {
+		return nil, err
+	}
+	if baseline != nil {
+		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
+	}
+	data, err := files(full)
+	if err != nil {
+		return nil, err
+	}
+	return &full, r.apply(ctx, s.benchmark, &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: generator.Meta(s.benchmark, reportName(s.benchmark)),
-		Data:       map[string]string{"points.yaml": string(text)},
+		Data:       data,
 	})
+}
+
+// files of a report, as many as a ConfigMap holds: the JSON first, for the others
+// can be made of it.
+func files(r report.Report) (map[string]string, error) {
+	text, err := r.JSON()
+	if err != nil {
+		return nil, err
+	}
+	page, err := r.HTML()
+	if err != nil {
+		return nil, err
+	}
+	data, size := map[string]string{}, 0
+	for _, file := range []struct{ name, content string }{{reportJSON, string(text)}, {reportMarkdown, r.Markdown()}, {reportHTML, page}} {
+		if size += len(file.content); size > mostReport {
+			break
+		}
+		data[file.name] = file.content
+	}
+	return data, nil
+}
+
+// gatewayImages are those of the gateway's pods, with their digests.
+func gatewayImages(pods []corev1.Pod) []report.Image {
+	var images []report.Image
+	for i := range pods {
+		for _, c := range pods[i].Status.ContainerStatuses {
+			image := report.Image{Name: c.Name, Digest: c.ImageID}
+			if c.ImageID != "" && !slices.Contains(images, image) {
+				images = append(images, image)
+			}
+		}
+	}
+	return images
+}
+
+// podsOfGateway that are not ending.
+func (r *Reconciler) podsOfGateway(ctx context.Context, g *v1alpha1.QTLSGateway) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(resources.Selector(g.Name))); err != nil {
+		return nil, fmt.Errorf("pods of QTLSGateway %s: %w", g.Name, err)
+	}
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }), nil
 }

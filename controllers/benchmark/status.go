@@ -6,12 +6,13 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
+	"qtls.dev/qtls/internal/bench/threshold"
 	"qtls.dev/qtls/internal/conditions"
 )
 
@@ -50,7 +51,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		s.records[name] = one
 	}
 	if p := progress(s.plan, s.records); p != after.Progress {
-		points, err := pointsOf(b, s.plan, s.records)
+		points, err := pointsOf(s)
 		if err != nil {
 			return after, err
 		}
@@ -85,7 +86,8 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		complete(metav1.ConditionFalse, a.Reason, a.Message)
 	case plan.Finish:
 		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
-		if len(after.Points) > 0 {
+		if done.report != nil {
+			passed(*done.report, set)
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 		}
 		if after.Phase == v1alpha1.BenchmarkAborting {
@@ -97,6 +99,24 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 	restored(&after, s, done, set)
 	return after, nil
+}
+
+// passed says whether the thresholds hold, where there are some.
+func passed(r report.Report, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+	if len(r.Thresholds) == 0 {
+		return
+	}
+	var told []string
+	for _, t := range r.Thresholds {
+		if t.Verdict != threshold.Passed {
+			told = append(told, fmt.Sprintf("%s: %s: %s", t.Text, t.Verdict, strings.Join(t.Told(), "; ")))
+		}
+	}
+	if len(told) > 0 {
+		set(v1alpha1.ConditionPassed, metav1.ConditionFalse, v1alpha1.ReasonThresholdsNotPassed, strings.Join(told, " | "))
+		return
+	}
+	set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonThresholdsPassed, fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds)))
 }
 
 func inUse(b *v1alpha1.QTLSBenchmark) string {

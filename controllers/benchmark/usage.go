@@ -13,17 +13,16 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/mtls"
-	"qtls.dev/qtls/internal/resources"
 )
 
 // Usages asks the agent of a gateway's pod what that has used.
@@ -117,18 +116,18 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 
 // sample all pods of a gateway at once.
 func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway) (samples, error) {
-	var pods corev1.PodList
-	if err := r.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(resources.Selector(g.Name))); err != nil {
-		return nil, fmt.Errorf("pods of QTLSGateway %s: %w", g.Name, err)
+	pods, err := r.podsOfGateway(ctx, g)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	taken := samples{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Status.PodIP == "" {
 			continue
 		}
 		all.Go(func() {
@@ -149,6 +148,20 @@ func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway) (sampl
 type usage struct {
 	Replicas    []validity.Replica `json:"replicas,omitempty"`
 	MachineIdle *float64           `json:"machineIdle,omitempty"`
+	// Machines that the pods run on, and their images.
+	Machines []report.Machine `json:"machines,omitempty"`
+	Images   []report.Image   `json:"images,omitempty"`
+}
+
+// used is the usage while a Job made its load, with the images that were in use.
+func (r *Reconciler) used(ctx context.Context, job *batchv1.Job, g *v1alpha1.QTLSGateway) (*usage, error) {
+	u := usageOf(job, g)
+	if u == nil {
+		return nil, nil
+	}
+	pods, err := r.podsOfGateway(ctx, g)
+	u.Images = gatewayImages(pods)
+	return u, err
 }
 
 // usageOf the gateway while a Job made its load; nil if it was not observed.
@@ -173,6 +186,9 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 		one.CPU = time.Duration(after.Usage.CPU - before.Usage.CPU)
 		one.Handshakes = after.Usage.TLSConnections - before.Usage.TLSConnections
 		u.Replicas = append(u.Replicas, one)
+		if m := before.Usage.Machine; !slices.ContainsFunc(u.Machines, func(o report.Machine) bool { return o.Name == before.Node }) {
+			u.Machines = append(u.Machines, report.Machine{Name: before.Node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel})
+		}
 		if total := after.Usage.MachineTotal - before.Usage.MachineTotal; total > 0 {
 			idle := float64(after.Usage.MachineIdle-before.Usage.MachineIdle) / float64(total)
 			if u.MachineIdle == nil || idle < *u.MachineIdle {

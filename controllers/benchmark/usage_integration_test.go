@@ -3,6 +3,7 @@
 package benchmark
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -11,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/resources"
 )
@@ -39,12 +40,13 @@ func limited(w *world) {
 
 // runObserved runs a benchmark of one replica by hand, with a clock that goes to
 // the moments at which the pods are sampled; late says by how much it misses them.
-func runObserved(w *world, late time.Duration) *v1alpha1.QTLSBenchmark {
+func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1.QTLSBenchmark {
 	w.t.Helper()
 	start := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	at := clocktesting.NewFakePassiveClock(start)
 	w.clock = at
-	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas, s.Load.Repetitions = []int32{1}, ptr.To[int32](1) })
+	change = append(change, func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1} })
+	b := w.benchmark(change...)
 	for steps := 0; ; steps++ {
 		if steps > 100 {
 			w.t.Fatalf("no end: %+v", b.Status)
@@ -99,7 +101,7 @@ func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
 	return func(at time.Time) (dataplane.Usage, error) {
 		since := at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC))
 		ticks := since.Milliseconds()
-		return dataplane.Usage{Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10,
+		return dataplane.Usage{Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: dataplane.Machine{CPUModel: "Some CPU", CPUs: 2},
 			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
 	}
 }
@@ -108,11 +110,84 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	w := newWorld(t)
 	limited(w)
 	w.usage = used(0.99, 0.5)
-	b := runObserved(w, 0)
+	b := runObserved(w, 0, func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.Thresholds = []v1alpha1.BenchmarkThreshold{"handshakesPerSecond@1 >= 90", "failures == 0", "p50 < 5ms"}
+	})
 	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "")
 	w.condition(b, v1alpha1.ConditionValid, "True", v1alpha1.ReasonPointsValid, "each of 1 points")
-	if p := b.Status.Points[0]; !p.Valid || len(p.InvalidBecause) > 0 {
+	w.condition(b, v1alpha1.ConditionPassed, "True", v1alpha1.ReasonThresholdsPassed, "each of 3 thresholds holds")
+	if p := b.Status.Points[0]; !p.Valid || len(p.InvalidBecause) > 0 || p.Efficiency == nil || p.Efficiency.Mean != "1.0000" {
 		t.Errorf("%+v", p)
+	}
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(c)
+	r, err := report.Parse([]byte(c.Data[reportJSON]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := r.Environment; len(e.Machines) != 1 || e.Machines[0].CPUModel != "Some CPU" || e.Quotas[0] != (report.Quota{Container: "haproxy", CPU: "50m"}) {
+		t.Errorf("environment %+v", e)
+	}
+	// 0.99 of 50m, and 100 handshakes a second.
+	if cpu := r.Points[0].Capacity.ServerCPU; cpu == nil || math.Abs(cpu.Value-0.000495) > 1e-5 {
+		t.Errorf("CPU of the server for a handshake: %+v s, want 495 µs", cpu)
+	}
+
+	// The next run is compared with this one; a threshold that does not hold fails it.
+	if err := w.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	c.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "baseline"}
+	w.create(c)
+	// The garbage collector's part:
+	if err := w.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelBenchmark: "scaling"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}); err != nil {
+		t.Fatal(err)
+	}
+	b = runObserved(w, 0, func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.Thresholds = []v1alpha1.BenchmarkThreshold{"handshakesPerSecond >= 110", "failures == 0"}
+		s.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "baseline"}
+	})
+	w.condition(b, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonThresholdsNotPassed, "handshakesPerSecond >= 110: Failed: hybrid at 1")
+	w.get(c)
+	compared := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(compared)
+	if r, err = report.Parse([]byte(compared.Data[reportJSON])); err != nil || r.Comparison == nil || r.Comparison.Refused || len(r.Comparison.Rows) == 0 || r.Comparison.Rows[0].Change != report.Same {
+		t.Errorf("%+v, %v", r.Comparison, err)
+	}
+}
+
+func TestABaselineAndThresholdsThatAreNoneTouchNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.QTLSBenchmarkSpec)
+		reason string
+		says   string
+	}{
+		"no such baseline":         {func(s *v1alpha1.QTLSBenchmarkSpec) { s.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "none"} }, v1alpha1.ReasonBaselineNotFound, `no ConfigMap "none" with key "report.json"`},
+		"a baseline that is none":  {func(s *v1alpha1.QTLSBenchmarkSpec) { s.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "garbage"} }, v1alpha1.ReasonBaselineInvalid, "not a report"},
+		"a mode that is not there": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"other/p99 <= 5ms"} }, v1alpha1.ReasonInvalid, `spec.thresholds[0]: mode "other" is none of spec.modes`},
+		"replicas that are not": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Thresholds = []v1alpha1.BenchmarkThreshold{"efficiency@8 >= 0.9"}
+		}, v1alpha1.ReasonInvalid, "8 is none of spec.replicas"},
+		"a limit without a unit": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"p99 <= 5"} }, v1alpha1.ReasonInvalid, "want a time above 0 with its unit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "garbage"}, Data: map[string]string{reportJSON: "garbage"}})
+			b := w.benchmark(c.change)
+			for range 3 {
+				if _, err := w.step(w.Client, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.get(b)
+			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
+			if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkPending {
+				t.Errorf("%s, %v", b.Status.Phase, err)
+			}
+		})
 	}
 }
 

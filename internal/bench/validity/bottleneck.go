@@ -104,7 +104,11 @@ func Name(e Evidence) Finding {
 		at(Machine, "the busiest machine was idle for %s of the time", percent(*e.MachineIdle))
 	}
 	if saturated {
-		at(CPUQuota, "every replica was at its CPU quota for %s of the time or more", percent(e.leastThrottled()))
+		text := "every replica was throttled in %s of its CPU periods or more"
+		if e.Replicas[0].Periods == 0 {
+			text = "every replica used %s of its CPU quota or more"
+		}
+		at(CPUQuota, text, percent(e.leastThrottled()))
 	}
 	for _, d := range []struct {
 		name Bottleneck

@@ -127,7 +127,7 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		says   string
 		others []Bottleneck
 	}{
-		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was at its CPU quota for 99.33 % of the time or more", nil},
+		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
 		{"nothing seen", spare, func(*Evidence) {}, Unknown, "", nil},
 		{"below the limits", latency, func(*Evidence) {}, None, "", nil},
 		{"client throttled", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 200 }, Client, "throttled in 200 of 300", nil},
