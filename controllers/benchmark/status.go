@@ -2,6 +2,7 @@ package benchmark
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -47,9 +48,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		set(v1alpha1.ConditionComplete, status, reason, message)
 	}
 
-	for name, one := range done.recorded {
-		s.records[name] = one
-	}
+	maps.Copy(s.records, done.recorded)
 	if p := progress(s.plan, s.records); p != after.Progress {
 		points, err := pointsOf(s)
 		if err != nil {
