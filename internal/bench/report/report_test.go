@@ -44,8 +44,27 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
+// The JSON of one of the modes, with a threshold and a comparison.
 func TestJSON(t *testing.T) {
-	got, err := fullReport(t).JSON()
+	head := madeHead()
+	head.Modes = head.Modes[1:2]
+	var ms []Measurement
+	for _, m := range measurements() {
+		if m.Mode == "hybrid-full" && m.Block <= 3 {
+			ms = append(ms, m)
+		}
+	}
+	r, err := Build(head, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := threshold.Parse("p99 <= 10ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Evaluate([]threshold.Threshold{parsed})
+	r.Compare(baseline(), false)
+	got, err := r.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
