@@ -86,7 +86,7 @@ type SoftToken struct {
 
 // SoftTokenStorage says where the keys of a token in software lie: in a
 // PersistentVolumeClaim, which is deleted with the pool or the member.
-// +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName)))",message="storage: ephemeral storage has no size and no storageClassName"
+// +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName) || (has(self.shared) && self.shared)))",message="storage: ephemeral storage has no size and no storageClassName, and is not shared"
 type SoftTokenStorage struct {
 	// size of the volume. Default: 64Mi.
 	// +optional
@@ -95,6 +95,11 @@ type SoftTokenStorage struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	StorageClassName *string `json:"storageClassName,omitempty"`
+	// shared: the members of the pool that say so are one token with several
+	// daemons. Each has every key, and signs when the others' pods are gone; the
+	// volume is one, of the mode ReadWriteMany, as the first of them describes it.
+	// +optional
+	Shared bool `json:"shared,omitempty"`
 	// ephemeral keeps the keys in the pod, and loses them with it: for tests, and
 	// for clusters that provide no volumes.
 	// +optional

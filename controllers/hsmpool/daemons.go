@@ -244,7 +244,7 @@ func (r *Reconciler) certificate(ctx context.Context, pool *v1alpha1.HSMPool, a 
 // pins makes the PINs of a token in software, once: a token keeps those that it
 // was made with.
 func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
-	name := hsmpool.PINSecretName(pool.Name, m.Name)
+	name := hsmpool.PINSecretName(pool.Name, m)
 	secret, err := r.secret(ctx, pool, name)
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha
 				return fmt.Errorf("PersistentVolumeClaim %s: %w", claim.Name, err)
 			}
 		}
-		secret = resources.PINSecret(pool, m.Name, map[string][]byte{
+		secret = resources.PINSecret(pool, m, map[string][]byte{
 			resources.KeyUserPIN: []byte(rand.Text()), resources.KeyOfficerPIN: []byte(rand.Text()),
 		})
 		if err := r.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager)); err != nil {

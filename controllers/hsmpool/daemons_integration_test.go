@@ -7,7 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +21,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -230,4 +234,101 @@ func TestANameThatSomebodyElseHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+}
+
+// One volume and one pair of PINs for the members that share a token, as long as
+// there is one of them.
+func TestMembersThatShareAToken(t *testing.T) {
+	w := newWorld(t)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Shared: true}, "soft-a", "soft-b")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-b-hsmd")
+	pins, claim := &corev1.Secret{}, &corev1.PersistentVolumeClaim{}
+	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", pins)); err != nil || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
+		t.Fatalf("%v, access modes %v", err, claim.Spec.AccessModes)
+	}
+	for _, name := range []string{"dev-soft-a-hsmd", "dev-soft-b-hsmd"} {
+		set := &appsv1.StatefulSet{}
+		if err := w.get(name, set); err != nil {
+			t.Fatal(err)
+		}
+		var uses []string
+		for _, v := range set.Spec.Template.Spec.Volumes {
+			if c := v.PersistentVolumeClaim; c != nil {
+				uses = append(uses, c.ClaimName)
+			}
+		}
+		if !slices.Equal(uses, []string{"dev-hsm-token"}) {
+			t.Errorf("StatefulSet %s uses the volumes %v", name, uses)
+		}
+	}
+
+	pool.Spec.Members = pool.Spec.Members[1:]
+	if err := w.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if err := w.get("dev-soft-a-hsmd", &appsv1.StatefulSet{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the StatefulSet is there still (%v)", err)
+		}
+		return nil
+	})
+	again := &corev1.Secret{}
+	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", again)); err != nil || claim.DeletionTimestamp != nil || !bytes.Equal(again.Data["pin"], pins.Data["pin"]) {
+		t.Errorf("the token that is left: %v, deleted at %v", err, claim.DeletionTimestamp)
+	}
+}
+
+// counting counts what is applied.
+type counting struct {
+	client.Client
+	applied int
+}
+
+func (c *counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	c.applied++
+	return c.Client.Apply(ctx, o, options...)
+}
+
+// Members are asked every few seconds; that alone writes nothing.
+func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	counted := &counting{Client: mgr.GetClient()}
+	r := &controller.Reconciler{Client: counted, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
+	reconcile := func() (int, error) {
+		before := counted.applied
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
+		return counted.applied - before, err
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if n, err := reconcile(); err != nil || n == 0 { // the cache is behind
+			return fmt.Errorf("%d objects are applied: %v", n, err)
+		}
+		return nil
+	})
+	testenv.Eventually(t, func(context.Context) error {
+		n, err := reconcile()
+		if err != nil || n > 0 {
+			return fmt.Errorf("%d objects are applied again: %v", n, err)
+		}
+		return nil
+	})
+	pool = pool.DeepCopy()
+	if err := w.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Timeout = &metav1.Duration{Duration: 7 * time.Second}
+	if err := w.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if n, err := reconcile(); err != nil || n == 0 {
+			return fmt.Errorf("after a change %d objects are applied: %v", n, err)
+		}
+		return nil
+	})
 }

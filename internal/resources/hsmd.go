@@ -2,6 +2,7 @@ package resources
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -120,9 +121,9 @@ func HsmdSecret(pool *v1alpha1.HSMPool, member string, data map[string][]byte) *
 }
 
 // PINSecret holds the PINs of a token in software.
-func PINSecret(pool *v1alpha1.HSMPool, member string, data map[string][]byte) *corev1.Secret {
-	s := HsmdSecret(pool, member, data)
-	s.Name, s.Type = hsmpool.PINSecretName(pool.Name, member), corev1.SecretTypeOpaque
+func PINSecret(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, data map[string][]byte) *corev1.Secret {
+	s := HSMSecret(pool, hsmpool.PINSecretName(pool.Name, m), data)
+	s.Type = corev1.SecretTypeOpaque
 	return s
 }
 
@@ -151,7 +152,7 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 	)
 	section("token",
 		"module = "+kryopticModule,
-		"token = "+m.Name,
+		"token = "+softTokenLabel(m),
 		"pin-file = "+hsmdPINDir+"/"+KeyUserPIN,
 		fmt.Sprintf("timeout = %dms", hsmpool.Timeout(pool).Milliseconds()),
 	)
@@ -165,6 +166,14 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 			kryopticConfigFile: fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"%s/token.sql\"\n", hsmdDataDir),
 		},
 	}
+}
+
+// softTokenLabel is the label of a token in software.
+func softTokenLabel(m v1alpha1.HSMMember) string {
+	if m.SoftToken.Storage.Shared {
+		return "shared"
+	}
+	return m.Name
 }
 
 // HsmdNetworkPolicy lets the operator and the pods of the namespace's gateways
@@ -228,15 +237,23 @@ func HSMPodDisruptionBudget(pool *v1alpha1.HSMPool) *policyv1.PodDisruptionBudge
 // ephemeral. It is the pool's own rather than its StatefulSet's, and so goes
 // when the PINs go, with the pool.
 func SoftTokenClaim(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.PersistentVolumeClaim {
-	storage := m.SoftToken.Storage
-	if storage.Ephemeral {
+	storage, mode := m.SoftToken.Storage, corev1.ReadWriteOnce
+	switch {
+	case storage.Ephemeral:
 		return nil
+	case storage.Shared:
+		mode = corev1.ReadWriteMany
+		for _, other := range slices.Backward(pool.Spec.Members) {
+			if s := other.SoftToken; s != nil && s.Storage.Shared {
+				storage = s.Storage
+			}
+		}
 	}
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
-		ObjectMeta: hsmdMeta(pool, m.Name),
+		ObjectMeta: poolMeta(pool, hsmpool.SoftTokenName(pool.Name, m)),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			AccessModes:      []corev1.PersistentVolumeAccessMode{mode},
 			StorageClassName: storage.StorageClassName,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceStorage: ptr.Deref(storage.Size, resource.MustParse("64Mi")),
@@ -245,8 +262,7 @@ func SoftTokenClaim(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.Persis
 	}
 }
 
-// HsmdStatefulSet runs a member's daemon: one pod, and never two that write to
-// one token.
+// HsmdStatefulSet runs a member's daemon: one pod, and never two of one name.
 func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *appsv1.StatefulSet {
 	files := map[string][]byte{}
 	for name, content := range HsmdConfig(pool, m).Data {
@@ -314,8 +330,8 @@ func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev
 		Volumes: []corev1.Volume{
 			{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
 			{Name: "tls", VolumeSource: secret(name)},
-			{Name: "pin", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m.Name), KeyUserPIN)},
-			{Name: "pins", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m.Name), KeyUserPIN, KeyOfficerPIN)},
+			{Name: "pin", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m), KeyUserPIN)},
+			{Name: "pins", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m), KeyUserPIN, KeyOfficerPIN)},
 			{Name: "token", VolumeSource: data},
 		},
 	}
@@ -327,7 +343,7 @@ func softTokenContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		Name:            "init-soft-token",
 		Image:           s.HSMImage,
 		ImagePullPolicy: s.ImagePullPolicy,
-		Command: []string{"/usr/bin/hsmd", "init-soft-token", "--module", kryopticModule, "--label", m.Name,
+		Command: []string{"/usr/bin/hsmd", "init-soft-token", "--module", kryopticModule, "--label", softTokenLabel(m), "--lock", hsmdDataDir + "/lock",
 			"--pin-file", hsmdPINDir + "/" + KeyUserPIN, "--so-pin-file", hsmdPINDir + "/" + KeyOfficerPIN},
 		Env:             kryopticEnvironment(),
 		Resources:       hsmdResources(m),

@@ -32,7 +32,7 @@ func TestTheObjectsOfADaemonAreTheGoldenOnes(t *testing.T) {
 	golden(t, "hsmd-serviceaccount", HsmdServiceAccount(pool, soft))
 	golden(t, "hsmd-claim", SoftTokenClaim(pool, soft))
 	golden(t, "hsmd-secret", HsmdSecret(pool, "soft-a", map[string][]byte{corev1.TLSCertKey: []byte("certificate")}))
-	golden(t, "hsmd-pin", PINSecret(pool, "soft-a", map[string][]byte{KeyUserPIN: []byte("pin")}))
+	golden(t, "hsmd-pin", PINSecret(pool, soft, map[string][]byte{KeyUserPIN: []byte("pin")}))
 	golden(t, "hsm-secret", HSMSecret(pool, "dev-hsm-operator", map[string][]byte{corev1.TLSCertKey: []byte("certificate")}))
 	golden(t, "hsm-budget", HSMPodDisruptionBudget(pool))
 }
