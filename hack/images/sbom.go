@@ -76,7 +76,11 @@ func billOfMaterials(name, version, suite string, packages []debPackage, program
 		dependencies = append(dependencies, cdx.Dependency{Ref: c.BOMRef, Dependencies: &uses})
 	}
 	for _, p := range programs {
-		built(cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name}, p.sha256, goModules(p.info))
+		c := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name}
+		if license := licenseOf(p.name); license != "" {
+			c.Licenses = &cdx.Licenses{{Expression: license}}
+		}
+		built(c, p.sha256, goModules(p.info))
 	}
 	for _, m := range modules {
 		var parts []cdx.Component

@@ -174,3 +174,12 @@ func TestPackageList(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestALicenseOfAProgramsOwnIsTold(t *testing.T) {
+	k6 := goProgram{"qtls-k6", strings.Repeat("ab", 32), &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}
+	for _, c := range *billOfMaterials("ghcr.io/qtls-dev/qtls-k6", "1.2.3", "trixie", nil, []goProgram{k6}, nil).Components {
+		if c.BOMRef == "program:qtls-k6" && (c.Licenses == nil || (*c.Licenses)[0].Expression != "AGPL-3.0-only") {
+			t.Errorf("got %+v", c.Licenses)
+		}
+	}
+}
