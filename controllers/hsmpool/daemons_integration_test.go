@@ -20,10 +20,12 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -331,4 +333,82 @@ func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestADaemonWithAVendorsLibrary(t *testing.T) {
+	w := newWorld(t)
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "prod"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
+		Name: "luna", Daemon: &v1alpha1.HSMDaemon{
+			Module:       v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"},
+			Token:        "gateways",
+			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"},
+		},
+	}}}}
+	if err := w.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `spec.members[luna].daemon.pinSecretRef: Secret "luna-pin" is not there in namespace "`+w.namespace)
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDevelopment); c != nil {
+		t.Errorf("an HSM is said to be for development: %+v", c)
+	}
+	pin := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "luna-pin"}, Data: map[string][]byte{"password": []byte("1234")}}
+	if err := w.Create(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `has no key "pin"`)
+	pin.Data["pin"] = []byte("1234")
+	if err := w.Update(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "prod-luna-hsmd")
+	set := &appsv1.StatefulSet{}
+	if err := w.get("prod-luna-hsmd", set); err != nil {
+		t.Fatal(err)
+	}
+	volume := set.Spec.Template.Spec.Volumes[slices.IndexFunc(set.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "module" })]
+	if volume.Image == nil || volume.Image.Reference != "luna:10" {
+		t.Errorf("the library's volume: %+v", volume)
+	}
+}
+
+func TestWhatMembersMayNotBe(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	daemon := func(change func(*v1alpha1.HSMDaemon)) v1alpha1.HSMMember {
+		d := &v1alpha1.HSMDaemon{Module: v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"}, Token: "gateways",
+			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}}
+		change(d)
+		return v1alpha1.HSMMember{Name: "luna", Daemon: d}
+	}
+	soft := func(storage v1alpha1.SoftTokenStorage) v1alpha1.HSMMember {
+		return v1alpha1.HSMMember{Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: storage}}
+	}
+	for name, tc := range map[string]struct {
+		pool   string
+		member v1alpha1.HSMMember
+		says   string
+	}{
+		"nothing":                       {"dev", v1alpha1.HSMMember{Name: "none"}, "a member is one of remote, daemon and softToken"},
+		"two things":                    {"dev", v1alpha1.HSMMember{Name: "both", SoftToken: &v1alpha1.SoftToken{}, Daemon: daemon(func(*v1alpha1.HSMDaemon) {}).Daemon}, "a member is one of remote, daemon and softToken"},
+		"a pool that no Service may be": {"1dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
+		"another one":                   {"a.dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
+		"ephemeral, and shared":         {"dev", soft(v1alpha1.SoftTokenStorage{Ephemeral: true, Shared: true}), "ephemeral storage"},
+		"ephemeral, with a size":        {"dev", soft(v1alpha1.SoftTokenStorage{Ephemeral: true, Size: ptr.To(resource.MustParse("1Gi"))}), "ephemeral storage"},
+		"label and serial number":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Serial = "1" }), "either token or serial"},
+		"no token":                      {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "" }), "either token or serial"},
+		"a library elsewhere":           {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Path = "/opt/other/lib.so" }), "path is a file below folder"},
+		"a folder that is needed":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Folder, d.Module.Path = "/usr", "/usr/lib/x.so" }), "the daemon needs its own"},
+		"a line break in a label":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "a\nmodule = /x" }), "spec.members[0].daemon.token"},
+		"files of nothing":              {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Files = []v1alpha1.HSMModuleFiles{{Folder: "/etc/luna"}} }), "either a Secret or a ConfigMap"},
+	} {
+		pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: tc.pool}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{tc.member}}}
+		if err := w.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v\nwant a refusal that says %q", name, err, tc.says)
+		}
+	}
+	for name, m := range map[string]v1alpha1.HSMMember{"label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true})} {
+		if err := w.Create(t.Context(), &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{m}}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

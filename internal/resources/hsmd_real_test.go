@@ -24,6 +24,13 @@ import (
 	"qtls.dev/qtls/internal/hsmpool"
 )
 
+// vendorFolder and vendorModule are where a vendor's library is said to be: it
+// is kryoptic.
+const (
+	vendorFolder = "/opt/vendor"
+	vendorModule = vendorFolder + "/vendor.so"
+)
+
 // pod of a daemon, as far as it takes no cluster: its containers' commands on
 // this machine, with the image's libraries and the operator's files.
 type pod struct {
@@ -44,7 +51,7 @@ func newPod(t *testing.T, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, authorit
 	p := &pod{t: t, dir: t.TempDir()}
 	at := func(name string) string { return filepath.Join(p.dir, name) }
 	p.replace = strings.NewReplacer(hsmdConfigDir, at("config"), hsmdTLSDir, at("tls"), hsmdPINDir, at("pin"), hsmdDataDir, data,
-		kryopticModule, module, "[::]:7443", "127.0.0.1:0", "metrics = [::]:7444", "")
+		kryopticModule, module, vendorModule, module, vendorFolder, data, "[::]:7443", "127.0.0.1:0", "metrics = [::]:7444", "")
 	certificate, err := authority.Issue(hsmpool.DaemonHost(pool, m.Name), x509.ExtKeyUsageServerAuth, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -261,5 +268,28 @@ func TestMembersThatShareATokenHaveTheSameKeys(t *testing.T) {
 	mustSign(t, back, hsm.Key{Label: "key-2"})
 	if _, err := back.Find(t.Context(), hsm.Key{Label: "key-0"}); hsm.CodeOf(err) != hsm.KeyHandleInvalid {
 		t.Errorf("a key that the other member destroyed: %v", err)
+	}
+}
+
+// A vendor's library, with its configuration and environment: here kryoptic,
+// with a token that is there already.
+func TestADaemonWithAVendorsLibrary(t *testing.T) {
+	pool, authority, pins, data := softPool(), newAuthority(t), newPINs(), t.TempDir()
+	soft := pool.Spec.Members[0]
+	newPod(t, pool, soft, authority, pins, data).initialise(HsmdStatefulSet(pool, soft, settings).Spec.Template.Spec)
+	conf := strings.ReplaceAll(HsmdConfig(pool, soft).Data[kryopticConfigFile], hsmdDataDir, data)
+	if err := os.WriteFile(filepath.Join(data, "vendor.conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := v1alpha1.HSMMember{Name: "vendor", Daemon: &v1alpha1.HSMDaemon{Token: "soft-a", Sessions: 2, Module: v1alpha1.HSMModule{
+		Folder: vendorFolder, Path: vendorModule, Environment: []v1alpha1.HSMModuleVariable{{Name: "KRYOPTIC_CONF", Value: vendorFolder + "/vendor.conf"}}}}}
+	p := newPod(t, pool, m, authority, pins, data)
+	c := clientOf(t, pool, m, authority, HsmdOperator, p.run(HsmdStatefulSet(pool, m, settings).Spec.Template.Spec))
+	up(t, c)
+	if s, err := c.Status(t.Context()); err != nil || s.Token != "soft-a" || s.Sessions != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := c.Generate(t.Context(), "ECDSA-P256", hsm.Key{Label: "web-1"}); err != nil {
+		t.Error(err)
 	}
 }
