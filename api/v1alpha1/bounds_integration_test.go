@@ -62,6 +62,7 @@ spec:
         credentialsRef: {name: writer}
         agentCredentialsRef: {name: reader}
   postQuantumImplementation: Vectorized
+  hsmRef: {name: vault}
   replicas: 3
   resources: {claims: [{name: a}]}
   service:
@@ -118,8 +119,16 @@ spec:
 spec:
   members:
   - name: hsm-a
-    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}}
+    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}}
   timeout: 2s
+`,
+	"HSMPool/soft-token": `
+spec:
+  members:
+  - name: soft
+    softToken:
+      storage: {size: 1Gi, storageClassName: fast}
+      resources: {claims: [{name: a}]}
 `,
 }
 

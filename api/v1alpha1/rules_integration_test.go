@@ -295,6 +295,13 @@ var ruleCases = map[string][]ruleCase{
 		{"two members of one name", hsmPool("", hsmMember("hsm", "h:7443"), hsmMember("hsm", "i:7443")), "Duplicate value"},
 		{"an IPv6 address", hsmPool("", hsmMember("v6", `"[2001:db8::1]:7443"`)), ""},
 		{"an address without a port", hsmPool("", hsmMember("b", "hsm.example")), "should match"},
+		{"a token in software", "spec: {members: [{name: soft, softToken: {}}]}", ""},
+		{"a token in software, with its storage", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true}}}]}", ""},
+		{"ephemeral storage with a size", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true, size: 1Gi}}}]}", "ephemeral storage has no size"},
+		{"a member of two kinds", "spec: {members: [{name: a, softToken: {}, remote: {address: \"h:7443\", tlsSecretRef: {name: client}}}]}", "a member is"},
+		{"a member of no kind", "spec: {members: [{name: a}]}", "a member is"},
+		{"a digit first, where nothing runs", named("1st", hsmPool("")), ""},
+		{"a digit first, and a Service", named("1st", "spec: {members: [{name: soft, softToken: {}}]}"), "metadata.name: a letter"},
 		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
 	"PQCIssuer":        issuerCases,
@@ -340,6 +347,11 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},
 		{"changed", full["QTLSPolicy"], strings.Replace(full["QTLSPolicy"], "A policy.", "Another.", 1), "a QTLSPolicy is immutable"},
+	},
+	"HSMPool": {
+		{"another time-out", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {timeout: 2s, members: [{name: soft, softToken: {}}]}", ""},
+		{"another storage", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true}}}]}", "storage: it cannot be changed"},
+		{"another member", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {members: [{name: other, softToken: {storage: {ephemeral: true}}}]}", ""},
 	},
 	"PQCCertificate": {
 		{"other names", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {dnsNames: [b], issuerRef: {name: a}}", ""},
