@@ -213,7 +213,7 @@ func asanTest(name string, args ...string) step {
 // k6Test tests k6/ where its OpenSSL is.
 var k6Test = step{
 	name: "go test k6", tests: readGoTest, timeout: hangs,
-	command: []string{"go", "-C", "hack/images", "run", ".", "k6", "test", "-json", "-timeout=50m", "-p=1", "./..."},
+	command: []string{"go", "-C", "hack/images", "run", ".", "k6", "test", "-json", "-count=1", "-timeout=50m", "-p=1", "./..."},
 }
 
 // fuzzTarget finds the targets in a test file.

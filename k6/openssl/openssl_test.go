@@ -297,7 +297,7 @@ func TestABulkTransferArrivesWhole(t *testing.T) {
 
 // The server's counters are the judge of the client's. On the way nothing may be left behind: files, ports, memory.
 func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
-	total := 2000
+	total := 3000
 	if n, err := strconv.Atoi(os.Getenv("QTLS_TEST_HANDSHAKES")); err == nil {
 		total = n
 	}
@@ -332,9 +332,11 @@ func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
 	if now := openFiles(t); now > files {
 		t.Errorf("%d files are open, %d were", now, files)
 	}
-	// A session or a connection that is left behind is 5 KB and more.
-	if grown, most := resident(t)-memory, (total-warmUp)*3<<10; grown > most {
-		t.Errorf("the process grew by %d KB in %d handshakes", grown>>10, total-warmUp)
+	// A session that is left behind is 1.4 KB, a connection much more.
+	grown := resident(t) - memory
+	t.Logf("the process grew by %d KB in %d handshakes", grown>>10, total-warmUp)
+	if most := (total - warmUp) << 10; grown > most {
+		t.Errorf("the process grew by %d KB in %d handshakes, want %d KB at most", grown>>10, total-warmUp, most>>10)
 	}
 	if want := total*3/4 - 1; resumed != want {
 		t.Errorf("%d were resumed, want %d", resumed, want)
