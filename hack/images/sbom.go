@@ -113,10 +113,14 @@ func debComponent(p debPackage, suite string) cdx.Component {
 func goModules(info *buildinfo.BuildInfo) []cdx.Component {
 	modules := []cdx.Component{goComponent("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
+		switch {
+		case m.Replace == nil:
+			modules = append(modules, goComponent(m.Path, m.Version))
+		case m.Replace.Version == "": // by a folder, which is the module as it is there
+			modules = append(modules, goComponent(m.Path, ""))
+		default:
+			modules = append(modules, goComponent(m.Replace.Path, m.Replace.Version))
 		}
-		modules = append(modules, goComponent(m.Path, m.Version))
 	}
 	return modules
 }

@@ -51,7 +51,7 @@ func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
 		"pkg:golang/stdlib@1.27.4":                          "1.27.4",
 		"pkg:golang/k8s.io/api@v0.36.3":                     "v0.36.3",
 		"pkg:golang/example.com/fork@v1.0.1%2Bincompatible": "v1.0.1+incompatible",
-		"pkg:golang/../local":                               "",
+		"pkg:golang/example.com/local":                      "",
 		"module:oqsprovider.so":                             "1.2.3",
 		"pkg:cargo/kpqc@0.2.1":                              "0.2.1",
 		"pkg:cargo/oqs-sys@0.11.0%2Bliboqs-0.13.0":          "0.11.0+liboqs-0.13.0",
