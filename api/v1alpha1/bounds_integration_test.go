@@ -122,6 +122,37 @@ spec:
     remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}}
   timeout: 2s
 `,
+	"HSMPool/daemon": `
+spec:
+  members:
+  - name: card
+    daemon:
+      module:
+        image: registry.example.com/vendor:7
+        folder: /opt/vendor
+        path: /opt/vendor/lib/libpkcs11.so
+        files: [{folder: /etc/vendor, secretRef: {name: vendor}}]
+        environment: [{name: VENDOR_CONF, value: /etc/vendor/vendor.conf}]
+      token: gw
+      pinSecretRef: {name: vendor-pin}
+      sessions: 8
+      tolerations: [{key: a}]
+      supplementalGroups: [1000]
+      resources: {claims: [{name: a}]}
+`,
+	"HSMPool/daemon-otherwise": `
+spec:
+  members:
+  - name: card
+    daemon:
+      module:
+        image: registry.example.com/vendor:7
+        folder: /opt/vendor
+        path: /opt/vendor/lib/libpkcs11.so
+        files: [{folder: /etc/vendor, configMapRef: {name: vendor}}]
+      serial: "0123"
+      pinSecretRef: {name: vendor-pin}
+`,
 	"HSMPool/soft-token": `
 spec:
   members:

@@ -302,6 +302,12 @@ var ruleCases = map[string][]ruleCase{
 		{"a member of no kind", "spec: {members: [{name: a}]}", "a member is"},
 		{"a digit first, where nothing runs", named("1st", hsmPool("")), ""},
 		{"a digit first, and a Service", named("1st", "spec: {members: [{name: soft, softToken: {}}]}"), "metadata.name: a letter"},
+		{"a vendor's library", vendorPool("/opt/vendor", "token: gw"), ""},
+		{"a token without a name", vendorPool("/opt/vendor", ""), "daemon: name the token by either token or serial"},
+		{"a token with two names", vendorPool("/opt/vendor", "token: gw, serial: \"1\""), "daemon: name the token by either token or serial"},
+		{"a library elsewhere", vendorPool("/opt/other", "token: gw"), "module: path is a file below folder"},
+		{"a folder that the daemon needs", vendorPool("/usr/lib", "token: gw"), "folder: the daemon needs its own"},
+		{"files of nothing", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor}]"), "files: name either a Secret or a ConfigMap"},
 		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
 	"PQCIssuer":        issuerCases,
@@ -324,6 +330,12 @@ func hsmPool(field string, others ...string) string {
 func hsmMember(name, address string, fields ...string) string {
 	remote := append([]string{"address: " + address, "tlsSecretRef: {name: client}"}, fields...)
 	return "{name: " + name + ", remote: {" + strings.Join(remote, ", ") + "}}"
+}
+
+// vendorPool has a member with a library in a folder.
+func vendorPool(folder, token string, module ...string) string {
+	fields := append([]string{"image: vendor", "folder: " + folder, "path: /opt/vendor/lib.so"}, module...)
+	return "spec: {members: [{name: a, daemon: {pinSecretRef: {name: pin}, module: {" + strings.Join(fields, ", ") + "}, " + token + "}}]}"
 }
 
 func manyMembers(n int) []string {
