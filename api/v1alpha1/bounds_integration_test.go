@@ -62,6 +62,7 @@ spec:
         credentialsRef: {name: writer}
         agentCredentialsRef: {name: reader}
   postQuantumImplementation: Vectorized
+  hsmRef: {name: vault}
   replicas: 3
   resources: {claims: [{name: a}]}
   service:
@@ -118,8 +119,47 @@ spec:
 spec:
   members:
   - name: hsm-a
-    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}}
+    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}}
   timeout: 2s
+`,
+	"HSMPool/daemon": `
+spec:
+  members:
+  - name: card
+    daemon:
+      module:
+        image: registry.example.com/vendor:7
+        folder: /opt/vendor
+        path: /opt/vendor/lib/libpkcs11.so
+        files: [{folder: /etc/vendor, secretRef: {name: vendor}}]
+        environment: [{name: VENDOR_CONF, value: /etc/vendor/vendor.conf}]
+      token: gw
+      pinSecretRef: {name: vendor-pin}
+      sessions: 8
+      tolerations: [{key: a}]
+      supplementalGroups: [1000]
+      resources: {claims: [{name: a}]}
+`,
+	"HSMPool/daemon-otherwise": `
+spec:
+  members:
+  - name: card
+    daemon:
+      module:
+        image: registry.example.com/vendor:7
+        folder: /opt/vendor
+        path: /opt/vendor/lib/libpkcs11.so
+        files: [{folder: /etc/vendor, configMapRef: {name: vendor}}]
+      serial: "0123"
+      pinSecretRef: {name: vendor-pin}
+`,
+	"HSMPool/soft-token": `
+spec:
+  members:
+  - name: soft
+    softToken:
+      storage: {size: 1Gi, storageClassName: fast}
+      resources: {claims: [{name: a}]}
 `,
 	"QTLSBenchmark": `
 spec:

@@ -50,7 +50,7 @@ type HSMPoolSpec struct {
 }
 
 // HSMMember is one token.
-// +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is either remote or softToken"
+// +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.daemon), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is one of remote, daemon and softToken"
 type HSMMember struct {
 	// name of the member: unique in its pool, a DNS label.
 	// +required
@@ -63,11 +63,143 @@ type HSMMember struct {
 	// that an HSM is attached to.
 	// +optional
 	Remote *RemoteHSM `json:"remote,omitempty"`
+	// daemon is a token that a vendor's PKCS #11 library reaches from a pod: a
+	// device of a node, or an HSM in the network. The operator runs an hsmd with
+	// that library.
+	// +optional
+	Daemon *HSMDaemon `json:"daemon,omitempty"`
 	// softToken is a token in software that the operator runs, for development
 	// and tests. Not for production: whoever reads its volume and its PIN has its
 	// keys.
 	// +optional
 	SoftToken *SoftToken `json:"softToken,omitempty"`
+}
+
+// HSMDaemon is an hsmd with a vendor's library, in a pod of its own.
+// +kubebuilder:validation:XValidation:rule="has(self.token) != has(self.serial)",message="daemon: name the token by either token or serial"
+type HSMDaemon struct {
+	// module is the vendor's library, and what it needs.
+	// +required
+	Module HSMModule `json:"module"`
+	// token is the token's label.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
+	Token string `json:"token,omitempty"`
+	// serial is its serial number.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
+	Serial string `json:"serial,omitempty"`
+	// pinSecretRef names the Secret with the user's PIN under the key `pin`. A
+	// PIN that the token refuses is not tried again before it changes.
+	// +required
+	PINSecretRef SecretReference `json:"pinSecretRef"`
+	// sessions of the token that are open: signatures at a time.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Sessions int32 `json:"sessions,omitempty"`
+	// nodeSelector of the pod: where the device is.
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// tolerations of the pod.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// supplementalGroups of the pod, such as the one that may use the device.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	SupplementalGroups []int64 `json:"supplementalGroups,omitempty"`
+	// resources of the daemon, such as that of a device plugin, which is how a
+	// pod gets a device without further rights. Default: 10m CPU and 32Mi memory
+	// requested, 256Mi memory at most.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// HSMModule is a vendor's PKCS #11 library, out of an image of the vendor's or
+// of your own, and what it needs besides.
+// +kubebuilder:validation:XValidation:rule="self.path.startsWith(self.folder + '/')",message="module: path is a file below folder"
+type HSMModule struct {
+	// image that the library is in. It needs no program, and nothing of it runs
+	// unless `copy` is set. The libraries that this one needs, but for the C
+	// library, are to be there, too.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image"`
+	// folder of the image that the daemon sees, under the same path.
+	// +required
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
+	// +kubebuilder:validation:XValidation:rule="!(self in ['/bin', '/dev', '/etc', '/etc/hsmd', '/lib', '/lib64', '/proc', '/run', '/run/secrets', '/sys', '/tmp', '/usr', '/usr/bin', '/usr/lib', '/var', '/var/lib'])",message="folder: the daemon needs its own; name one further down, such as /opt/vendor"
+	Folder string `json:"folder"`
+	// path of the library, below folder.
+	// +required
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
+	Path string `json:"path"`
+	// copy the folder, by the image's own `cp`, instead of mounting the image:
+	// for clusters without image volumes, which Kubernetes has by default since
+	// 1.35.
+	// +optional
+	Copy bool `json:"copy,omitempty"`
+	// files are mounted for the library: its configuration, certificates.
+	// +optional
+	// +listType=map
+	// +listMapKey=folder
+	// +kubebuilder:validation:MaxItems=16
+	Files []HSMModuleFiles `json:"files,omitempty"`
+	// environment variables for the library.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Environment []HSMModuleVariable `json:"environment,omitempty"`
+}
+
+// HSMModuleFiles are the keys of a Secret or ConfigMap as files in a folder.
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.configMapRef)",message="files: name either a Secret or a ConfigMap"
+type HSMModuleFiles struct {
+	// folder that the files appear in.
+	// +required
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
+	Folder string `json:"folder"`
+	// secretRef names a Secret of the pool's namespace.
+	// +optional
+	SecretRef *SecretReference `json:"secretRef,omitempty"`
+	// configMapRef names a ConfigMap of the pool's namespace.
+	// +optional
+	ConfigMapRef *ConfigMapReference `json:"configMapRef,omitempty"`
+}
+
+// ConfigMapReference names a ConfigMap of the same namespace.
+type ConfigMapReference struct {
+	// name of the ConfigMap.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// HSMModuleVariable is an environment variable.
+type HSMModuleVariable struct {
+	// name of the variable.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Name string `json:"name"`
+	// value of the variable; no secret.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value,omitempty"`
 }
 
 // SoftToken is a token in software: kryoptic, behind an hsmd of its own.
@@ -86,7 +218,7 @@ type SoftToken struct {
 
 // SoftTokenStorage says where the keys of a token in software lie: in a
 // PersistentVolumeClaim, which is deleted with the pool or the member.
-// +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName)))",message="storage: ephemeral storage has no size and no storageClassName"
+// +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName) || (has(self.shared) && self.shared)))",message="storage: ephemeral storage has no size and no storageClassName, and is not shared"
 type SoftTokenStorage struct {
 	// size of the volume. Default: 64Mi.
 	// +optional
@@ -95,6 +227,11 @@ type SoftTokenStorage struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	StorageClassName *string `json:"storageClassName,omitempty"`
+	// shared: the members of the pool that say so are one token with several
+	// daemons. Each has every key, and signs when the others' pods are gone; the
+	// volume is one, of the mode ReadWriteMany, as the first of them describes it.
+	// +optional
+	Shared bool `json:"shared,omitempty"`
 	// ephemeral keeps the keys in the pod, and loses them with it: for tests, and
 	// for clusters that provide no volumes.
 	// +optional

@@ -295,6 +295,19 @@ var ruleCases = map[string][]ruleCase{
 		{"two members of one name", hsmPool("", hsmMember("hsm", "h:7443"), hsmMember("hsm", "i:7443")), "Duplicate value"},
 		{"an IPv6 address", hsmPool("", hsmMember("v6", `"[2001:db8::1]:7443"`)), ""},
 		{"an address without a port", hsmPool("", hsmMember("b", "hsm.example")), "should match"},
+		{"a token in software", "spec: {members: [{name: soft, softToken: {}}]}", ""},
+		{"a token in software, with its storage", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true}}}]}", ""},
+		{"ephemeral storage with a size", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true, size: 1Gi}}}]}", "ephemeral storage has no size"},
+		{"a member of two kinds", "spec: {members: [{name: a, softToken: {}, remote: {address: \"h:7443\", tlsSecretRef: {name: client}}}]}", "a member is"},
+		{"a member of no kind", "spec: {members: [{name: a}]}", "a member is"},
+		{"a digit first, where nothing runs", named("1st", hsmPool("")), ""},
+		{"a digit first, and a Service", named("1st", "spec: {members: [{name: soft, softToken: {}}]}"), "metadata.name: a letter"},
+		{"a vendor's library", vendorPool("/opt/vendor", "token: gw"), ""},
+		{"a token without a name", vendorPool("/opt/vendor", ""), "daemon: name the token by either token or serial"},
+		{"a token with two names", vendorPool("/opt/vendor", "token: gw, serial: \"1\""), "daemon: name the token by either token or serial"},
+		{"a library elsewhere", vendorPool("/opt/other", "token: gw"), "module: path is a file below folder"},
+		{"a folder that the daemon needs", vendorPool("/usr/lib", "token: gw"), "folder: the daemon needs its own"},
+		{"files of nothing", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor}]"), "files: name either a Secret or a ConfigMap"},
 		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
 	"QTLSBenchmark": {
@@ -340,6 +353,12 @@ func hsmMember(name, address string, fields ...string) string {
 	return "{name: " + name + ", remote: {" + strings.Join(remote, ", ") + "}}"
 }
 
+// vendorPool has a member with a library in a folder.
+func vendorPool(folder, token string, module ...string) string {
+	fields := append([]string{"image: vendor", "folder: " + folder, "path: /opt/vendor/lib.so"}, module...)
+	return "spec: {members: [{name: a, daemon: {pinSecretRef: {name: pin}, module: {" + strings.Join(fields, ", ") + "}, " + token + "}}]}"
+}
+
 func manyMembers(n int) []string {
 	var list []string
 	for i := range n {
@@ -376,6 +395,11 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},
 		{"changed", full["QTLSPolicy"], strings.Replace(full["QTLSPolicy"], "A policy.", "Another.", 1), "a QTLSPolicy is immutable"},
+	},
+	"HSMPool": {
+		{"another time-out", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {timeout: 2s, members: [{name: soft, softToken: {}}]}", ""},
+		{"another storage", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true}}}]}", "storage: it cannot be changed"},
+		{"another member", "spec: {members: [{name: soft, softToken: {}}]}", "spec: {members: [{name: other, softToken: {storage: {ephemeral: true}}}]}", ""},
 	},
 	"PQCCertificate": {
 		{"other names", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {dnsNames: [b], issuerRef: {name: a}}", ""},

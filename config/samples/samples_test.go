@@ -170,9 +170,13 @@ func references(t *testing.T, o *unstructured.Unstructured) []string {
 	}
 	switch o.GetKind() {
 	case "PQCCertificate":
-		issuer := into[v1alpha1.PQCCertificate](t, o).Spec.IssuerRef
+		c := into[v1alpha1.PQCCertificate](t, o)
+		issuer := c.Spec.IssuerRef
 		if issuer.Kind == "" {
 			issuer.Kind = "PQCIssuer"
+		}
+		if pool := c.Spec.KeyStorage.HSMRef; pool != nil {
+			found["HSMPool "+pool.Name] = true
 		}
 		found[issuer.Kind+" "+issuer.Name] = true
 	case "PQCIssuer":
@@ -183,6 +187,9 @@ func references(t *testing.T, o *unstructured.Unstructured) []string {
 		}
 	case "QTLSGateway":
 		g := into[v1alpha1.QTLSGateway](t, o)
+		if pool := g.Spec.HSMRef; pool != nil {
+			found["HSMPool "+pool.Name] = true
+		}
 		if e := g.Spec.SessionResumption.Store.External; e != nil {
 			found["Secret "+e.CredentialsRef.Name], found["Secret "+e.AgentCredentialsRef.Name] = true, true
 			authorities(e.CARefs)

@@ -52,7 +52,7 @@ func wholeRun(w *world, b *v1alpha1.QTLSBenchmark) {
 	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
 	w.get(files)
 	r, err := report.Parse([]byte(files.Data[reportJSON]))
-	if err != nil || len(r.Points) != 2 || r.Name != "scaling" || r.Seed != b.Status.Plan.Seed || !strings.Contains(files.Data[reportMarkdown], "hybrid") || !strings.Contains(files.Data[reportHTML], "</html>") {
+	if err != nil || len(r.Points) != 2 || r.Name != "scaling" || r.Seed != b.Status.Plan.Seed || !strings.Contains(files.Data["report.md"], "hybrid") || !strings.Contains(files.Data["report.html"], "</html>") {
 		w.t.Errorf("the report: %+v, %v", r, err)
 	}
 	var jobs batchv1.JobList

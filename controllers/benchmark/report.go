@@ -1,9 +1,12 @@
 package benchmark
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -22,13 +25,13 @@ import (
 	"qtls.dev/qtls/internal/version"
 )
 
-// Keys of the ConfigMap with a report.
 const (
-	reportJSON     = "report.json"
-	reportMarkdown = "report.md"
-	reportHTML     = "report.html"
-	// mostReport is what a ConfigMap holds, with room for the rest of the object.
-	mostReport = 1000 << 10
+	// reportJSON is the key of a report's ConfigMap that is read again.
+	reportJSON = "report.json"
+	// compressed ends a key whose content is, for it would not fit otherwise.
+	compressed = ".gz"
+	// mostReport is the most that is read of one.
+	mostReport = 16 << 20
 )
 
 func reportName(b *v1alpha1.QTLSBenchmark) string { return b.Name + "-report" }
@@ -166,15 +169,35 @@ func (r *Reconciler) baseline(ctx context.Context, b *v1alpha1.QTLSBenchmark) (*
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("ConfigMap %s: %w", ref.Name, err)
 	}
-	text, ok := c.Data[reportJSON]
+	text, ok, err := storedReport(c)
 	if !ok {
 		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineNotFound, "spec.baselineRef: there is no ConfigMap %q with key %q in namespace %q; name the report of an earlier benchmark", ref.Name, reportJSON, b.Namespace)
 	}
-	parsed, err := report.Parse([]byte(text))
+	var parsed report.Report
+	if err == nil {
+		parsed, err = report.Parse(text)
+	}
 	if err != nil {
 		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineInvalid, "spec.baselineRef: ConfigMap %q, key %q: %v", ref.Name, reportJSON, err)
 	}
 	return &parsed, nil
+}
+
+// storedReport is the JSON in a report's ConfigMap, if there is any.
+func storedReport(c *corev1.ConfigMap) (text []byte, ok bool, err error) {
+	if text, ok := c.Data[reportJSON]; ok {
+		return []byte(text), true, nil
+	}
+	packed, ok := c.BinaryData[reportJSON+compressed]
+	if !ok {
+		return nil, false, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, true, err
+	}
+	text, err = io.ReadAll(io.LimitReader(z, mostReport))
+	return text, true, err
 }
 
 // writeReport of what was measured, if anything was.
@@ -195,36 +218,23 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (*report.Report, 
 	if baseline != nil {
 		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
 	}
-	data, err := files(full)
+	files, err := full.Files()
 	if err != nil {
 		return nil, err
 	}
-	return &full, r.apply(ctx, s.benchmark, &corev1.ConfigMap{
+	c := &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: generator.Meta(s.benchmark, reportName(s.benchmark)),
-		Data:       data,
-	})
-}
-
-// files of a report, as many as a ConfigMap holds: the JSON first, for the others
-// can be made of it.
-func files(r report.Report) (map[string]string, error) {
-	text, err := r.JSON()
-	if err != nil {
-		return nil, err
+		Data:       map[string]string{}, BinaryData: map[string][]byte{},
 	}
-	page, err := r.HTML()
-	if err != nil {
-		return nil, err
-	}
-	data, size := map[string]string{}, 0
-	for _, file := range []struct{ name, content string }{{reportJSON, string(text)}, {reportMarkdown, r.Markdown()}, {reportHTML, page}} {
-		if size += len(file.content); size > mostReport {
-			break
+	for name, content := range files {
+		if strings.HasSuffix(name, compressed) {
+			c.BinaryData[name] = content
+		} else {
+			c.Data[name] = string(content)
 		}
-		data[file.name] = file.content
 	}
-	return data, nil
+	return &full, r.apply(ctx, s.benchmark, c)
 }
 
 // gatewayImages are those of the gateway's pods, with their digests.

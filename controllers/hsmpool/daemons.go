@@ -65,7 +65,7 @@ type provided struct {
 func managed(pool *v1alpha1.HSMPool) []v1alpha1.HSMMember {
 	var members []v1alpha1.HSMMember
 	for _, m := range pool.Spec.Members {
-		if m.SoftToken != nil {
+		if m.Remote == nil {
 			members = append(members, m)
 		}
 	}
@@ -161,14 +161,38 @@ func (p provided) note(member string, err error) error {
 }
 
 func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, authority *agentpki.Succession, p provided, now time.Time) error {
-	if err := r.pins(ctx, pool, m, p); err != nil {
-		return err
+	if m.SoftToken != nil {
+		if err := r.pins(ctx, pool, m, p); err != nil {
+			return err
+		}
 	}
 	data, err := r.certificate(ctx, pool, authority, hsmpool.DaemonName(pool.Name, m.Name), hsmpool.DaemonHost(pool, m.Name), x509.ExtKeyUsageServerAuth, now)
 	if err != nil {
 		return err
 	}
-	return r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...))
+	err = r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...))
+	if err != nil || m.Daemon == nil {
+		return err
+	}
+	return r.needed(ctx, pool, m)
+}
+
+// needed says what a pod waits for that the user has to give it.
+func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) error {
+	field := fmt.Sprintf("spec.members[%s].daemon", m.Name)
+	secret := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: m.Daemon.PINSecretRef.Name}, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s.pinSecretRef: Secret %q is not there in namespace %q; create it with the token's PIN under the key %q",
+			field, m.Daemon.PINSecretRef.Name, pool.Namespace, resources.KeyUserPIN)
+	case err != nil:
+		return fmt.Errorf("Secret %s/%s: %w", pool.Namespace, m.Daemon.PINSecretRef.Name, err)
+	case len(secret.Data[resources.KeyUserPIN]) == 0:
+		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s.pinSecretRef: Secret %q in namespace %q has no key %q; put the token's PIN there",
+			field, secret.Name, pool.Namespace, resources.KeyUserPIN)
+	}
+	return nil
 }
 
 func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {
@@ -244,7 +268,7 @@ func (r *Reconciler) certificate(ctx context.Context, pool *v1alpha1.HSMPool, a 
 // pins makes the PINs of a token in software, once: a token keeps those that it
 // was made with.
 func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
-	name := hsmpool.PINSecretName(pool.Name, m.Name)
+	name := hsmpool.PINSecretName(pool.Name, m)
 	secret, err := r.secret(ctx, pool, name)
 	if err != nil {
 		return err
@@ -261,7 +285,7 @@ func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha
 				return fmt.Errorf("PersistentVolumeClaim %s: %w", claim.Name, err)
 			}
 		}
-		secret = resources.PINSecret(pool, m.Name, map[string][]byte{
+		secret = resources.PINSecret(pool, m, map[string][]byte{
 			resources.KeyUserPIN: []byte(rand.Text()), resources.KeyOfficerPIN: []byte(rand.Text()),
 		})
 		if err := r.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager)); err != nil {

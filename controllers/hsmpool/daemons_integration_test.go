@@ -7,7 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,9 +20,13 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -230,4 +236,179 @@ func TestANameThatSomebodyElseHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+}
+
+// One volume and one pair of PINs for the members that share a token, as long as
+// there is one of them.
+func TestMembersThatShareAToken(t *testing.T) {
+	w := newWorld(t)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Shared: true}, "soft-a", "soft-b")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-b-hsmd")
+	pins, claim := &corev1.Secret{}, &corev1.PersistentVolumeClaim{}
+	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", pins)); err != nil || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
+		t.Fatalf("%v, access modes %v", err, claim.Spec.AccessModes)
+	}
+	for _, name := range []string{"dev-soft-a-hsmd", "dev-soft-b-hsmd"} {
+		set := &appsv1.StatefulSet{}
+		if err := w.get(name, set); err != nil {
+			t.Fatal(err)
+		}
+		var uses []string
+		for _, v := range set.Spec.Template.Spec.Volumes {
+			if c := v.PersistentVolumeClaim; c != nil {
+				uses = append(uses, c.ClaimName)
+			}
+		}
+		if !slices.Equal(uses, []string{"dev-hsm-token"}) {
+			t.Errorf("StatefulSet %s uses the volumes %v", name, uses)
+		}
+	}
+
+	pool.Spec.Members = pool.Spec.Members[1:]
+	if err := w.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if err := w.get("dev-soft-a-hsmd", &appsv1.StatefulSet{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the StatefulSet is there still (%v)", err)
+		}
+		return nil
+	})
+	again := &corev1.Secret{}
+	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", again)); err != nil || claim.DeletionTimestamp != nil || !bytes.Equal(again.Data["pin"], pins.Data["pin"]) {
+		t.Errorf("the token that is left: %v, deleted at %v", err, claim.DeletionTimestamp)
+	}
+}
+
+// counting counts what is applied.
+type counting struct {
+	client.Client
+	applied int
+}
+
+func (c *counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	c.applied++
+	return c.Client.Apply(ctx, o, options...)
+}
+
+// Members are asked every few seconds; that alone writes nothing.
+func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	counted := &counting{Client: mgr.GetClient()}
+	r := &controller.Reconciler{Client: counted, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
+	reconcile := func() (int, error) {
+		before := counted.applied
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
+		return counted.applied - before, err
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if n, err := reconcile(); err != nil || n == 0 { // the cache is behind
+			return fmt.Errorf("%d objects are applied: %v", n, err)
+		}
+		return nil
+	})
+	testenv.Eventually(t, func(context.Context) error {
+		n, err := reconcile()
+		if err != nil || n > 0 {
+			return fmt.Errorf("%d objects are applied again: %v", n, err)
+		}
+		return nil
+	})
+	pool = pool.DeepCopy()
+	if err := w.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Timeout = &metav1.Duration{Duration: 7 * time.Second}
+	if err := w.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		if n, err := reconcile(); err != nil || n == 0 {
+			return fmt.Errorf("after a change %d objects are applied: %v", n, err)
+		}
+		return nil
+	})
+}
+
+func TestADaemonWithAVendorsLibrary(t *testing.T) {
+	w := newWorld(t)
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "prod"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
+		Name: "luna", Daemon: &v1alpha1.HSMDaemon{
+			Module:       v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"},
+			Token:        "gateways",
+			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"},
+		},
+	}}}}
+	if err := w.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `spec.members[luna].daemon.pinSecretRef: Secret "luna-pin" is not there in namespace "`+w.namespace)
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDevelopment); c != nil {
+		t.Errorf("an HSM is said to be for development: %+v", c)
+	}
+	pin := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "luna-pin"}, Data: map[string][]byte{"password": []byte("1234")}}
+	if err := w.Create(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `has no key "pin"`)
+	pin.Data["pin"] = []byte("1234")
+	if err := w.Update(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "prod-luna-hsmd")
+	set := &appsv1.StatefulSet{}
+	if err := w.get("prod-luna-hsmd", set); err != nil {
+		t.Fatal(err)
+	}
+	volume := set.Spec.Template.Spec.Volumes[slices.IndexFunc(set.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "module" })]
+	if volume.Image == nil || volume.Image.Reference != "luna:10" {
+		t.Errorf("the library's volume: %+v", volume)
+	}
+}
+
+func TestWhatMembersMayNotBe(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	daemon := func(change func(*v1alpha1.HSMDaemon)) v1alpha1.HSMMember {
+		d := &v1alpha1.HSMDaemon{Module: v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"}, Token: "gateways",
+			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}}
+		change(d)
+		return v1alpha1.HSMMember{Name: "luna", Daemon: d}
+	}
+	soft := func(storage v1alpha1.SoftTokenStorage) v1alpha1.HSMMember {
+		return v1alpha1.HSMMember{Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: storage}}
+	}
+	for name, tc := range map[string]struct {
+		pool   string
+		member v1alpha1.HSMMember
+		says   string
+	}{
+		"nothing":                       {"dev", v1alpha1.HSMMember{Name: "none"}, "a member is one of remote, daemon and softToken"},
+		"two things":                    {"dev", v1alpha1.HSMMember{Name: "both", SoftToken: &v1alpha1.SoftToken{}, Daemon: daemon(func(*v1alpha1.HSMDaemon) {}).Daemon}, "a member is one of remote, daemon and softToken"},
+		"a pool that no Service may be": {"1dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
+		"another one":                   {"a.dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
+		"ephemeral, and shared":         {"dev", soft(v1alpha1.SoftTokenStorage{Ephemeral: true, Shared: true}), "ephemeral storage"},
+		"ephemeral, with a size":        {"dev", soft(v1alpha1.SoftTokenStorage{Ephemeral: true, Size: ptr.To(resource.MustParse("1Gi"))}), "ephemeral storage"},
+		"label and serial number":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Serial = "1" }), "either token or serial"},
+		"no token":                      {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "" }), "either token or serial"},
+		"a library elsewhere":           {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Path = "/opt/other/lib.so" }), "path is a file below folder"},
+		"a folder that is needed":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Folder, d.Module.Path = "/usr", "/usr/lib/x.so" }), "the daemon needs its own"},
+		"a line break in a label":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "a\nmodule = /x" }), "spec.members[0].daemon.token"},
+		"files of nothing":              {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Files = []v1alpha1.HSMModuleFiles{{Folder: "/etc/luna"}} }), "either a Secret or a ConfigMap"},
+	} {
+		pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: tc.pool}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{tc.member}}}
+		if err := w.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v\nwant a refusal that says %q", name, err, tc.says)
+		}
+	}
+	for name, m := range map[string]v1alpha1.HSMMember{"label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true})} {
+		if err := w.Create(t.Context(), &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{m}}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -100,3 +100,59 @@ func TestEventsTellOfMembersThatComeAndGo(t *testing.T) {
 	expect("the other goes", step(down("a", v1alpha1.ReasonPINWrong), down("b", v1alpha1.ReasonPINWrong)), warning+v1alpha1.ReasonPINWrong, warning+v1alpha1.ReasonPINWrong)
 	expect("both are back", step(up("a", 0), up("b", 0)), normal+"MemberUp", normal+"MemberUp", normal+v1alpha1.ReasonReady)
 }
+
+func TestAPoolOfSoftTokensIsMarked(t *testing.T) {
+	pool := &v1alpha1.HSMPool{Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{
+		{Name: "a", SoftToken: &v1alpha1.SoftToken{}}, {Name: "b", Remote: &v1alpha1.RemoteHSM{}},
+	}}}
+	pool.Status = summarise(pool, []hsmpool.Observation{up("a", 1), up("b", 1)}, noon)
+	c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDevelopment)
+	if c == nil || c.Status != "True" || c.Reason != v1alpha1.ReasonSoftToken || c.Message != `not for production: of member "a" the keys are in software, for development and tests` {
+		t.Errorf("%+v", c)
+	}
+	if !meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("it is not ready for that: %+v", pool.Status.Conditions)
+	}
+	pool.Spec.Members = pool.Spec.Members[1:]
+	pool.Status = summarise(pool, []hsmpool.Observation{up("b", 1)}, noon)
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDevelopment); c != nil {
+		t.Errorf("it is marked without one: %+v", c)
+	}
+}
+
+// What is known of a daemon is told rather than what follows of it.
+func TestWhatIsBlamed(t *testing.T) {
+	pool := &v1alpha1.HSMPool{Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{
+		{Name: "remote", Remote: &v1alpha1.RemoteHSM{}}, {Name: "soft", SoftToken: &v1alpha1.SoftToken{}}, {Name: "luna", Daemon: &v1alpha1.HSMDaemon{}},
+	}}}
+	unreachable := func(name string) hsmpool.Observation {
+		o := down(name, v1alpha1.ReasonHSMUnreachable)
+		o.State = v1alpha1.HSMMemberUnknown
+		return o
+	}
+	waits := func(member string) *conditions.Problem {
+		return &conditions.Problem{Reason: v1alpha1.ReasonDaemonNotReady, Message: member}
+	}
+	for name, c := range map[string]struct {
+		observations []hsmpool.Observation
+		problems     map[string]*conditions.Problem
+		want         []string
+	}{
+		"nobody answers": {[]hsmpool.Observation{unreachable("remote"), unreachable("soft"), unreachable("luna")}, nil,
+			[]string{v1alpha1.ReasonHSMUnreachable, v1alpha1.ReasonDaemonNotReady, v1alpha1.ReasonDaemonNotReady}},
+		"a member's objects": {[]hsmpool.Observation{up("remote", 1), unreachable("soft"), down("luna", v1alpha1.ReasonTokenFailed)},
+			map[string]*conditions.Problem{"soft": {Reason: v1alpha1.ReasonNotApplied}}, []string{"", v1alpha1.ReasonNotApplied, v1alpha1.ReasonTokenFailed}},
+		"the pool's objects": {[]hsmpool.Observation{up("remote", 1), up("soft", 1), down("luna", v1alpha1.ReasonPINWrong)},
+			map[string]*conditions.Problem{"": {Reason: v1alpha1.ReasonNotApplied}}, []string{"", v1alpha1.ReasonNotApplied, v1alpha1.ReasonNotApplied}},
+	} {
+		for i, o := range blame(pool, c.observations, c.problems, waits) {
+			reason := ""
+			if o.Problem != nil {
+				reason = o.Problem.Reason
+			}
+			if reason != c.want[i] || o.State != c.observations[i].State {
+				t.Errorf("%s: member %s is %s for %q, want %s for %q", name, o.Member, o.State, reason, c.observations[i].State, c.want[i])
+			}
+		}
+	}
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // secretIndex finds the pools that name a Secret.
-const secretIndex = "spec.members.remote.tlsSecretRef.name"
+const secretIndex = "spec.members.secrets"
 
 // workers are so many that pools whose members hang hold up no other.
 const workers = 8
@@ -50,8 +50,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func secretNames(o client.Object) []string {
 	var names []string
 	for _, m := range o.(*v1alpha1.HSMPool).Spec.Members {
-		if m.Remote != nil {
+		switch {
+		case m.Remote != nil:
 			names = append(names, m.Remote.TLSSecretRef.Name)
+		case m.Daemon != nil:
+			names = append(names, m.Daemon.PINSecretRef.Name)
 		}
 	}
 	return names

@@ -147,7 +147,7 @@ func (b *builder) build(ctx context.Context, i image) (result, error) {
 }
 
 // stage lays out executables as the Dockerfiles' build stage leaves them, below out/.
-func (b *builder) stage(programs []string) (string, error) {
+func (b *builder) stage(paths []string) (string, error) {
 	dir, err := os.MkdirTemp(b.dir, "stage-")
 	if err != nil {
 		return "", err
@@ -155,8 +155,14 @@ func (b *builder) stage(programs []string) (string, error) {
 	if err := os.Mkdir(filepath.Join(dir, "out"), 0o755); err != nil {
 		return "", err
 	}
-	for _, p := range programs {
+	for _, p := range paths {
 		if err := os.Link(p, filepath.Join(dir, "out", filepath.Base(p))); err != nil {
+			return "", err
+		}
+		if programs[filepath.Base(p)].licenseOf == "" {
+			continue
+		}
+		if err := os.Link(p+licenseSuffix, filepath.Join(dir, "out", "LICENSE")); err != nil {
 			return "", err
 		}
 	}

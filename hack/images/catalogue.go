@@ -49,6 +49,11 @@ var catalogue = []image{
 		shows: []string{"libssl3t64"},
 	},
 	{
+		id: "k6", folder: "k6", suite: "trixie", libraries: []rustLibrary{oqsprovider},
+		binaries: []string{"qtls-k6"},
+		shows:    []string{"libssl3t64"},
+	},
+	{
 		id: "client-trixie", folder: "client", tag: "trixie", suite: "trixie", libraries: []rustLibrary{oqsprovider},
 		binaries: []string{"qtls-probe-go1.26", "qtls-probe-go1.27"},
 		shows:    []string{"openssl", "curl"},
@@ -72,6 +77,13 @@ type program struct {
 	pkg string
 	// toolchain overrides the one that the root module names.
 	toolchain string
+	// linked says that it is linked with Debian's libraries, in the toolchain's root; uses are folders of the root module
+	// that it imports.
+	linked bool
+	uses   []string
+	// license is the SPDX identifier where it is not the project's own, and licenseOf the Go module whose LICENSE.md goes
+	// with the program.
+	license, licenseOf string
 }
 
 var programs = map[string]program{
@@ -80,7 +92,14 @@ var programs = map[string]program{
 	"qtls-echo":         {module: ".", pkg: "./images/echo"},
 	"qtls-probe-go1.26": {module: "e2e/probe", pkg: ".", toolchain: "go1.26.8"},
 	"qtls-probe-go1.27": {module: "e2e/probe", pkg: ".", toolchain: "go1.27.4"},
+	"qtls-k6": {
+		module: k6Module, pkg: ".", linked: true, uses: []string{"internal/bench/load", "internal/bench/shard"},
+		license: "AGPL-3.0-only", licenseOf: "go.k6.io/k6",
+	},
 }
+
+// licenseOf is a program's license where it is not the project's own.
+func licenseOf(program string) string { return programs[program].license }
 
 // name is the image's full name without its tag.
 func (i image) name() string { return registry + "qtls-" + i.folder }

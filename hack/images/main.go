@@ -22,6 +22,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
        images provider | pkcs11 | hsmd | kryoptic
        images cargo [-write] -- ARGUMENT...
        images handshake ARGUMENT...
+       images k6 ARGUMENT...
        images asan cargo|handshake ARGUMENT...
 
   build [-fresh]   build images; -fresh takes in what Debian has published since the last build
@@ -33,8 +34,9 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   hsmd             print the path of hsmd, the daemon that serves a token to other machines
   kryoptic         print the path of libkryoptic_pkcs11.so, a token in software for development and tests
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
-  handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, operations
-  asan             the same two with AddressSanitizer in what is compiled; what it finds is a failure
+  handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, hsm, operations
+  k6               run go on k6/ with Debian's OpenSSL at hand: images k6 test ./...
+  asan             cargo and handshake with AddressSanitizer in what is compiled; what it finds is a failure
 
 Images: %s ("client" is both clients).
 The cache is $QTLS_CACHE or, when it is not set, qtls in the user's cache folder.
@@ -63,6 +65,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if args[0] == "asan" {
 		return runASan(ctx, args[1:], out)
+	}
+	if args[0] == "k6" {
+		b, err := newBuilder(ctx)
+		if err != nil {
+			return err
+		}
+		return b.k6(ctx, args[1:], out)
 	}
 	if args[0] == "handshake" { // its options are its own
 		return runRust(ctx, args[0], args[1:], false, false, out)

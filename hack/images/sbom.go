@@ -76,7 +76,11 @@ func billOfMaterials(name, version, suite string, packages []debPackage, program
 		dependencies = append(dependencies, cdx.Dependency{Ref: c.BOMRef, Dependencies: &uses})
 	}
 	for _, p := range programs {
-		built(cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name}, p.sha256, goModules(p.info))
+		c := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "program:" + p.name, Name: p.name}
+		if license := licenseOf(p.name); license != "" {
+			c.Licenses = &cdx.Licenses{{Expression: license}}
+		}
+		built(c, p.sha256, goModules(p.info))
 	}
 	for _, m := range modules {
 		var parts []cdx.Component
@@ -109,10 +113,14 @@ func debComponent(p debPackage, suite string) cdx.Component {
 func goModules(info *buildinfo.BuildInfo) []cdx.Component {
 	modules := []cdx.Component{goComponent("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
+		switch {
+		case m.Replace == nil:
+			modules = append(modules, goComponent(m.Path, m.Version))
+		case m.Replace.Version == "": // by a folder, which is the module as it is there
+			modules = append(modules, goComponent(m.Path, ""))
+		default:
+			modules = append(modules, goComponent(m.Replace.Path, m.Replace.Version))
 		}
-		modules = append(modules, goComponent(m.Path, m.Version))
 	}
 	return modules
 }

@@ -51,7 +51,7 @@ func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
 		"pkg:golang/stdlib@1.27.4":                          "1.27.4",
 		"pkg:golang/k8s.io/api@v0.36.3":                     "v0.36.3",
 		"pkg:golang/example.com/fork@v1.0.1%2Bincompatible": "v1.0.1+incompatible",
-		"pkg:golang/../local":                               "",
+		"pkg:golang/example.com/local":                      "",
 		"module:oqsprovider.so":                             "1.2.3",
 		"pkg:cargo/kpqc@0.2.1":                              "0.2.1",
 		"pkg:cargo/oqs-sys@0.11.0%2Bliboqs-0.13.0":          "0.11.0+liboqs-0.13.0",
@@ -172,5 +172,14 @@ func TestPackageList(t *testing.T) {
 		[]rustModule{{"oqsprovider.so", "ef01", []crate{{Name: "kpqc", Version: "0.2.1"}}}}))
 	if want := "haproxy 3.2.26-1\nlibcrypt1 1:4.4.38-1\nqtls-agent go1.27.4 sha256:abcd\noqsprovider.so sha256:ef01\nkpqc 0.2.1\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestALicenseOfAProgramsOwnIsTold(t *testing.T) {
+	k6 := goProgram{"qtls-k6", strings.Repeat("ab", 32), &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}
+	for _, c := range *billOfMaterials("ghcr.io/qtls-dev/qtls-k6", "1.2.3", "trixie", nil, []goProgram{k6}, nil).Components {
+		if c.BOMRef == "program:qtls-k6" && (c.Licenses == nil || (*c.Licenses)[0].Expression != "AGPL-3.0-only") {
+			t.Errorf("got %+v", c.Licenses)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -24,7 +25,7 @@ func checksOf(i image) []check {
 		{"runs as user 65532", nonRoot},
 		{"no setuid or setgid files", noSetID},
 	}
-	if len(i.binaries) > 0 {
+	if linked := slices.ContainsFunc(i.binaries, func(name string) bool { return programs[name].linked }); len(i.binaries) > 0 && !linked {
 		checks = append(checks, check{"programs are static", staticPrograms(i.binaries)})
 	}
 	if i.suite != "" {
@@ -48,6 +49,12 @@ func checksOf(i image) []check {
 		)
 	case "hsm":
 		checks = append(checks, check{"hsmd makes a token of kryoptic", makesToken})
+	case "k6":
+		checks = append(checks,
+			check{"qtls-k6 has the module k6/x/qtls", k6HasModule},
+			check{"its license is beside it", k6License},
+			check{"it connects with X25519MLKEM768 and ML-DSA-65", k6Handshake},
+		)
 	case "client-bookworm":
 		checks = append(checks, check{"openssl is 3.0", opensslRelease("3.0")})
 	case "operator", "client-trixie":

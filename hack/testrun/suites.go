@@ -103,8 +103,10 @@ func suites(set settings) []suite {
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
 			check("hsm image", "go", "-C", "hack/images", "run", ".", "verify", "hsm"),
+			check("k6 image", "go", "-C", "hack/images", "run", ".", "verify", "k6"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
 			beside(goTest(".", append([]string{"-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...)), // time-outs of HAProxy and others
+			k6Test,
 			cargoTest("cargo test of the provider", "--package=oqsprovider"),
 			cargoTest("cargo test of its tools", "--workspace", "--exclude=oqsprovider"),
 			check("the KpqC cases with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "demo", "--seconds", "2"),
@@ -206,6 +208,12 @@ func beside(s step) step {
 func asanTest(name string, args ...string) step {
 	command := []string{"go", "-C", "hack/images", "run", ".", "asan", "cargo", "test", "--release", "--locked", "--no-fail-fast"}
 	return step{name: name, tests: readCargoTest, timeout: hangs, command: slices.Concat(command, args)}
+}
+
+// k6Test tests k6/ where its OpenSSL is.
+var k6Test = step{
+	name: "go test k6", tests: readGoTest, timeout: hangs,
+	command: []string{"go", "-C", "hack/images", "run", ".", "k6", "test", "-json", "-count=1", "-timeout=50m", "-p=1", "./..."},
 }
 
 // fuzzTarget finds the targets in a test file.

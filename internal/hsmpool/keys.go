@@ -34,7 +34,8 @@ type Keys struct {
 	Found *Found
 }
 
-// Find a key that there is.
+// Find a key that there is, to sign with it now: one member that has it is
+// enough.
 func (k Keys) Find(ctx context.Context, r keypair.Reference) (crypto.Signer, error) {
 	members, err := k.open(ctx, r.Pool)
 	if err != nil {
@@ -51,13 +52,14 @@ func (k Keys) Find(ctx context.Context, r keypair.Reference) (crypto.Signer, err
 	return s, nil
 }
 
-// Use a key that there is, and that has to be of an algorithm.
+// Use a key that there is, for a certificate: every member has to have it, and
+// it has to be of an algorithm.
 func (k Keys) Use(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
-	s, err := k.Find(ctx, r)
+	members, err := k.open(ctx, r.Pool)
 	if err != nil {
 		return nil, err
 	}
-	return ofAlgorithm(r, s, algorithm)
+	return k.forCertificate(ctx, r, ask(ctx, members, hsm.Key{Label: r.Label}), algorithm)
 }
 
 // Provide a key: the first member makes it where no member has it. A member
@@ -76,22 +78,27 @@ func (k Keys) Provide(ctx context.Context, r keypair.Reference, algorithm v1alph
 		}
 		c = ask(ctx, members, hsm.Key{Label: r.Label})
 	}
+	return k.forCertificate(ctx, r, c, algorithm)
+}
+
+// forCertificate is the key that members were asked for, if it is fit to serve
+// with, whichever of them is lost.
+func (k Keys) forCertificate(ctx context.Context, r keypair.Reference, c census, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
 	s, err := k.signer(ctx, r, c)
 	if err != nil {
 		return nil, err
 	}
-	return ofAlgorithm(r, s, algorithm)
-}
-
-func ofAlgorithm(r keypair.Reference, key crypto.Signer, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
-	is, err := keypair.AlgorithmOf(key.Public())
+	is, err := keypair.AlgorithmOf(s.Public())
 	switch {
 	case err != nil:
 		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of no use, %s is wanted: %v", r.Pool, r.Label, algorithm, err)
 	case is != algorithm:
 		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of algorithm %s, and %s is wanted", r.Pool, r.Label, is, algorithm)
+	case len(c.lacking) > 0:
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotInEveryMember,
+			"HSMPool %q: key %q is in member %q and not in %s; replicate it with the HSM's own means, or take those from the pool", r.Pool, r.Label, c.having[0].member, strings.Join(c.lacking, ", "))
 	}
-	return key, nil
+	return s, nil
 }
 
 // Retire a key in every member. One that is not there is retired.
@@ -277,10 +284,6 @@ func (c census) problem(r keypair.Reference) error {
 			return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotProtected,
 				"HSMPool %q, member %q: key %q could leave the token (CKA_SENSITIVE %t, CKA_EXTRACTABLE %t); it is not used", r.Pool, h.member, r.Label, h.object.Sensitive, h.object.Extractable)
 		}
-	}
-	if len(c.lacking) > 0 {
-		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotInEveryMember,
-			"HSMPool %q: key %q is in member %q and not in %s; replicate it with the HSM's own means, or take those from the pool", r.Pool, r.Label, first.member, strings.Join(c.lacking, ", "))
 	}
 	return nil
 }

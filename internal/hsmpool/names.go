@@ -36,6 +36,15 @@ func AuthoritySecretName(pool string) string { return pool + "-hsm-ca" }
 func OperatorSecretName(pool string) string  { return pool + "-hsm-operator" }
 func GatewaysSecretName(pool string) string  { return pool + "-hsm-gateways" }
 
+// SoftTokenName of the volume of a member's token in software: its own, or one
+// that members share.
+func SoftTokenName(pool string, m v1alpha1.HSMMember) string {
+	if m.SoftToken.Storage.Shared {
+		return pool + "-hsm-token"
+	}
+	return DaemonName(pool, m.Name)
+}
+
 // PINSecretName of the Secret with the PINs of a token in software. It is apart
 // from what is renewed: PINs stay as long as the token does.
-func PINSecretName(pool, member string) string { return DaemonName(pool, member) + "-pin" }
+func PINSecretName(pool string, m v1alpha1.HSMMember) string { return SoftTokenName(pool, m) + "-pin" }

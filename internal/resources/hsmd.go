@@ -1,7 +1,9 @@
 package resources
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +32,7 @@ const (
 	hsmdTLSDir    = "/run/secrets/hsmd"
 	hsmdPINDir    = "/run/secrets/token"
 	hsmdDataDir   = "/var/lib/token"
+	hsmdCopyDir   = "/copy"
 
 	hsmdConfigFile     = "hsmd.conf"
 	kryopticConfigFile = "kryoptic.conf"
@@ -120,9 +123,9 @@ func HsmdSecret(pool *v1alpha1.HSMPool, member string, data map[string][]byte) *
 }
 
 // PINSecret holds the PINs of a token in software.
-func PINSecret(pool *v1alpha1.HSMPool, member string, data map[string][]byte) *corev1.Secret {
-	s := HsmdSecret(pool, member, data)
-	s.Name, s.Type = hsmpool.PINSecretName(pool.Name, member), corev1.SecretTypeOpaque
+func PINSecret(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, data map[string][]byte) *corev1.Secret {
+	s := HSMSecret(pool, hsmpool.PINSecretName(pool.Name, m), data)
+	s.Type = corev1.SecretTypeOpaque
 	return s
 }
 
@@ -149,36 +152,60 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 		"client-ca-file = "+hsmdTLSDir+"/"+corev1.ServiceAccountRootCAKey,
 		fmt.Sprintf("drain = %ds", hsmdDrain),
 	)
-	section("token",
-		"module = "+kryopticModule,
-		"token = "+m.Name,
+	section("token", append(tokenLines(m),
 		"pin-file = "+hsmdPINDir+"/"+KeyUserPIN,
 		fmt.Sprintf("timeout = %dms", hsmpool.Timeout(pool).Milliseconds()),
-	)
+	)...)
 	section("client "+HsmdOperator, "keys = *", "may = status, find, sign, generate, retire")
 	section("client "+HsmdGateways, "keys = *", "may = status, find, sign")
+	files := map[string]string{hsmdConfigFile: b.String()}
+	if m.SoftToken != nil {
+		files[kryopticConfigFile] = fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"%s/token.sql\"\n", hsmdDataDir)
+	}
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: hsmdMeta(pool, m.Name),
-		Data: map[string]string{
-			hsmdConfigFile:     b.String(),
-			kryopticConfigFile: fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"%s/token.sql\"\n", hsmdDataDir),
-		},
+		Data:       files,
 	}
 }
 
+// tokenLines say which token of which library.
+func tokenLines(m v1alpha1.HSMMember) []string {
+	d := m.Daemon
+	switch {
+	case d == nil:
+		return []string{"module = " + kryopticModule, "token = " + softTokenLabel(m)}
+	case d.Serial != "":
+		return []string{"module = " + d.Module.Path, "serial = " + d.Serial, fmt.Sprintf("sessions = %d", cmp.Or(d.Sessions, 4))}
+	}
+	return []string{"module = " + d.Module.Path, "token = " + d.Token, fmt.Sprintf("sessions = %d", cmp.Or(d.Sessions, 4))}
+}
+
+// softTokenLabel is the label of a token in software.
+func softTokenLabel(m v1alpha1.HSMMember) string {
+	if m.SoftToken.Storage.Shared {
+		return "shared"
+	}
+	return m.Name
+}
+
 // HsmdNetworkPolicy lets the operator and the pods of the namespace's gateways
-// in, anybody who scrapes metrics, and nothing out.
+// in, and anybody who scrapes metrics. Nothing gets out of a token in software;
+// a vendor's library may have to reach its HSM.
 func HsmdNetworkPolicy(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *networkingv1.NetworkPolicy {
 	port := func(name string) []networkingv1.NetworkPolicyPort {
 		return []networkingv1.NetworkPolicyPort{{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromString(name))}}
+	}
+	directions := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+	if m.SoftToken != nil {
+		directions = append(directions, networkingv1.PolicyTypeEgress)
 	}
 	return &networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
 		ObjectMeta: hsmdMeta(pool, m.Name),
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: HsmdSelector(pool.Name, m.Name)},
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			PolicyTypes: directions,
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
 				{
 					Ports: port("hsm"),
@@ -225,18 +252,29 @@ func HSMPodDisruptionBudget(pool *v1alpha1.HSMPool) *policyv1.PodDisruptionBudge
 }
 
 // SoftTokenClaim is the volume of a token in software; nil for one that is
-// ephemeral. It is the pool's own rather than its StatefulSet's, and so goes
+// ephemeral, and for other members. It is the pool's own rather than its StatefulSet's, and so goes
 // when the PINs go, with the pool.
 func SoftTokenClaim(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.PersistentVolumeClaim {
-	storage := m.SoftToken.Storage
-	if storage.Ephemeral {
+	if m.SoftToken == nil {
 		return nil
+	}
+	storage, mode := m.SoftToken.Storage, corev1.ReadWriteOnce
+	switch {
+	case storage.Ephemeral:
+		return nil
+	case storage.Shared:
+		mode = corev1.ReadWriteMany
+		for _, other := range slices.Backward(pool.Spec.Members) {
+			if s := other.SoftToken; s != nil && s.Storage.Shared {
+				storage = s.Storage
+			}
+		}
 	}
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
-		ObjectMeta: hsmdMeta(pool, m.Name),
+		ObjectMeta: poolMeta(pool, hsmpool.SoftTokenName(pool.Name, m)),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			AccessModes:      []corev1.PersistentVolumeAccessMode{mode},
 			StorageClassName: storage.StorageClassName,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceStorage: ptr.Deref(storage.Size, resource.MustParse("64Mi")),
@@ -245,8 +283,7 @@ func SoftTokenClaim(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.Persis
 	}
 }
 
-// HsmdStatefulSet runs a member's daemon: one pod, and never two that write to
-// one token.
+// HsmdStatefulSet runs a member's daemon: one pod, and never two of one name.
 func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *appsv1.StatefulSet {
 	files := map[string][]byte{}
 	for name, content := range HsmdConfig(pool, m).Data {
@@ -274,19 +311,6 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 
 func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev1.PodSpec {
 	name := hsmpool.DaemonName(pool.Name, m.Name)
-	secret := func(secret string, keys ...string) corev1.VolumeSource {
-		var items []corev1.KeyToPath
-		for _, k := range keys {
-			items = append(items, corev1.KeyToPath{Key: k, Path: k})
-		}
-		return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: ptr.To[int32](0o440), Items: items}}
-	}
-	data := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-		Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("64Mi")), // keys touch no node's disk
-	}}
-	if claim := SoftTokenClaim(pool, m); claim != nil {
-		data = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}
-	}
 	var constraints []corev1.TopologySpreadConstraint
 	for _, key := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
 		constraints = append(constraints, corev1.TopologySpreadConstraint{
@@ -294,7 +318,7 @@ func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev
 			LabelSelector: &metav1.LabelSelector{MatchLabels: hsmdPoolSelector(pool.Name)},
 		})
 	}
-	return corev1.PodSpec{
+	spec := corev1.PodSpec{
 		ServiceAccountName:            name,
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
@@ -309,15 +333,94 @@ func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev
 			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
-		InitContainers: []corev1.Container{softTokenContainer(m, s)},
-		Containers:     []corev1.Container{hsmdContainer(m, s)},
+		Containers: []corev1.Container{hsmdContainer(m, s)},
 		Volumes: []corev1.Volume{
-			{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
-			{Name: "tls", VolumeSource: secret(name)},
-			{Name: "pin", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m.Name), KeyUserPIN)},
-			{Name: "pins", VolumeSource: secret(hsmpool.PINSecretName(pool.Name, m.Name), KeyUserPIN, KeyOfficerPIN)},
-			{Name: "token", VolumeSource: data},
+			{Name: "config", VolumeSource: ofConfigMap(name)},
+			{Name: "tls", VolumeSource: ofSecret(name)},
 		},
+	}
+	if m.SoftToken != nil {
+		addSoftToken(&spec, pool, m, s)
+	} else {
+		addModule(&spec, *m.Daemon, s)
+	}
+	return spec
+}
+
+func ofConfigMap(name string) corev1.VolumeSource {
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+}
+
+// ofSecret is a volume of a Secret's keys: of all if none is named.
+func ofSecret(name string, keys ...string) corev1.VolumeSource {
+	var items []corev1.KeyToPath
+	for _, k := range keys {
+		items = append(items, corev1.KeyToPath{Key: k, Path: k})
+	}
+	return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, DefaultMode: ptr.To[int32](0o440), Items: items}}
+}
+
+func mount(c *corev1.Container, mounts ...corev1.VolumeMount) {
+	c.VolumeMounts = append(c.VolumeMounts, mounts...)
+}
+
+// addSoftToken gives a pod a token in software.
+func addSoftToken(spec *corev1.PodSpec, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) {
+	data := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("64Mi")), // keys touch no node's disk
+	}}
+	if claim := SoftTokenClaim(pool, m); claim != nil {
+		data = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}
+	}
+	pins := hsmpool.PINSecretName(pool.Name, m)
+	spec.Volumes = append(spec.Volumes,
+		corev1.Volume{Name: "pin", VolumeSource: ofSecret(pins, KeyUserPIN)},
+		corev1.Volume{Name: "pins", VolumeSource: ofSecret(pins, KeyUserPIN, KeyOfficerPIN)},
+		corev1.Volume{Name: "token", VolumeSource: data},
+	)
+	spec.InitContainers = append(spec.InitContainers, softTokenContainer(m, s))
+	hsmd := &spec.Containers[0]
+	hsmd.Env = kryopticEnvironment()
+	mount(hsmd, corev1.VolumeMount{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true}, corev1.VolumeMount{Name: "token", MountPath: hsmdDataDir})
+}
+
+// addModule gives a pod a vendor's library, where its device may be.
+func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
+	spec.NodeSelector, spec.Tolerations = d.NodeSelector, d.Tolerations
+	spec.SecurityContext.SupplementalGroups = d.SupplementalGroups
+	hsmd := &spec.Containers[0]
+	module := corev1.Volume{Name: "module", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: d.Module.Image, PullPolicy: s.ImagePullPolicy}}}
+	// An image volume shows the image whole: of it, the folder.
+	at := corev1.VolumeMount{Name: module.Name, MountPath: d.Module.Folder, SubPath: strings.TrimPrefix(d.Module.Folder, "/"), ReadOnly: true}
+	if d.Module.Copy {
+		module.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		at.SubPath = ""
+		spec.InitContainers = append(spec.InitContainers, corev1.Container{
+			Name:            "copy-module",
+			Image:           d.Module.Image,
+			ImagePullPolicy: s.ImagePullPolicy,
+			Command:         []string{"cp", "-R", d.Module.Folder + "/.", hsmdCopyDir},
+			Resources:       hsmdDefaults(), // the device is the daemon's alone
+			SecurityContext: restricted(),
+			VolumeMounts:    []corev1.VolumeMount{{Name: module.Name, MountPath: hsmdCopyDir}},
+		})
+	}
+	// Libraries may write locks, logs and sockets.
+	temporary := corev1.Volume{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("64Mi"))}}}
+	spec.Volumes = append(spec.Volumes, module, temporary, corev1.Volume{Name: "pin", VolumeSource: ofSecret(d.PINSecretRef.Name, KeyUserPIN)})
+	mount(hsmd, at, corev1.VolumeMount{Name: temporary.Name, MountPath: "/tmp"}, corev1.VolumeMount{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true})
+	for i, f := range d.Module.Files {
+		v := corev1.Volume{Name: fmt.Sprintf("files-%d", i)}
+		if f.SecretRef != nil {
+			v.VolumeSource = ofSecret(f.SecretRef.Name)
+		} else {
+			v.VolumeSource = ofConfigMap(f.ConfigMapRef.Name)
+		}
+		spec.Volumes = append(spec.Volumes, v)
+		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: f.Folder, ReadOnly: true})
+	}
+	for _, e := range d.Module.Environment {
+		hsmd.Env = append(hsmd.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
 	}
 }
 
@@ -327,7 +430,7 @@ func softTokenContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		Name:            "init-soft-token",
 		Image:           s.HSMImage,
 		ImagePullPolicy: s.ImagePullPolicy,
-		Command: []string{"/usr/bin/hsmd", "init-soft-token", "--module", kryopticModule, "--label", m.Name,
+		Command: []string{"/usr/bin/hsmd", "init-soft-token", "--module", kryopticModule, "--label", softTokenLabel(m), "--lock", hsmdDataDir + "/lock",
 			"--pin-file", hsmdPINDir + "/" + KeyUserPIN, "--so-pin-file", hsmdPINDir + "/" + KeyOfficerPIN},
 		Env:             kryopticEnvironment(),
 		Resources:       hsmdResources(m),
@@ -354,7 +457,6 @@ func hsmdContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		Image:           s.HSMImage,
 		ImagePullPolicy: s.ImagePullPolicy,
 		Command:         []string{"/usr/bin/hsmd", "--config", hsmdConfigDir + "/" + hsmdConfigFile},
-		Env:             kryopticEnvironment(),
 		Ports: []corev1.ContainerPort{
 			{Name: "hsm", ContainerPort: hsmpool.DaemonPort},
 			{Name: "metrics", ContainerPort: hsmdMetricsPort},
@@ -367,8 +469,6 @@ func hsmdContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "config", MountPath: hsmdConfigDir, ReadOnly: true},
 			{Name: "tls", MountPath: hsmdTLSDir, ReadOnly: true},
-			{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true},
-			{Name: "token", MountPath: hsmdDataDir},
 		},
 	}
 }
@@ -378,9 +478,19 @@ func kryopticEnvironment() []corev1.EnvVar {
 }
 
 func hsmdResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
-	if r := m.SoftToken.Resources; r != nil {
-		return *r
+	var wanted *corev1.ResourceRequirements
+	if m.SoftToken != nil {
+		wanted = m.SoftToken.Resources
+	} else {
+		wanted = m.Daemon.Resources
 	}
+	if wanted != nil {
+		return *wanted
+	}
+	return hsmdDefaults()
+}
+
+func hsmdDefaults() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -21,6 +22,24 @@ func softPool() *v1alpha1.HSMPool {
 	}
 }
 
+// vendor is a member with a library that needs all that one may need.
+func vendor() v1alpha1.HSMMember {
+	return v1alpha1.HSMMember{Name: "luna", Daemon: &v1alpha1.HSMDaemon{
+		Module: v1alpha1.HSMModule{
+			Image: "registry.example/luna:10", Folder: "/opt/luna", Path: "/opt/luna/lib/libCryptoki2.so",
+			Files: []v1alpha1.HSMModuleFiles{
+				{Folder: "/etc/luna", ConfigMapRef: &v1alpha1.ConfigMapReference{Name: "luna-config"}},
+				{Folder: "/etc/luna-cert", SecretRef: &v1alpha1.SecretReference{Name: "luna-cert"}},
+			},
+			Environment: []v1alpha1.HSMModuleVariable{{Name: "ChrystokiConfigurationPath", Value: "/etc/luna"}},
+		},
+		Token: "gateways", PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}, Sessions: 16,
+		NodeSelector: map[string]string{"hsm": "luna"}, Tolerations: []corev1.Toleration{{Key: "hsm", Operator: corev1.TolerationOpExists}},
+		SupplementalGroups: []int64{987},
+		Resources:          &corev1.ResourceRequirements{Limits: corev1.ResourceList{"vendor.example/hsm": resource.MustParse("1")}},
+	}}
+}
+
 func TestTheObjectsOfADaemonAreTheGoldenOnes(t *testing.T) {
 	pool := softPool()
 	soft, ephemeral := pool.Spec.Members[0], pool.Spec.Members[1]
@@ -32,14 +51,21 @@ func TestTheObjectsOfADaemonAreTheGoldenOnes(t *testing.T) {
 	golden(t, "hsmd-serviceaccount", HsmdServiceAccount(pool, soft))
 	golden(t, "hsmd-claim", SoftTokenClaim(pool, soft))
 	golden(t, "hsmd-secret", HsmdSecret(pool, "soft-a", map[string][]byte{corev1.TLSCertKey: []byte("certificate")}))
-	golden(t, "hsmd-pin", PINSecret(pool, "soft-a", map[string][]byte{KeyUserPIN: []byte("pin")}))
+	golden(t, "hsmd-pin", PINSecret(pool, soft, map[string][]byte{KeyUserPIN: []byte("pin")}))
 	golden(t, "hsm-secret", HSMSecret(pool, "dev-hsm-operator", map[string][]byte{corev1.TLSCertKey: []byte("certificate")}))
 	golden(t, "hsm-budget", HSMPodDisruptionBudget(pool))
+	golden(t, "hsmd-vendor-statefulset", HsmdStatefulSet(pool, vendor(), settings))
+	golden(t, "hsmd-vendor-config", HsmdConfig(pool, vendor()))
+	golden(t, "hsmd-vendor-networkpolicy", HsmdNetworkPolicy(pool, vendor(), settings))
+	copied := vendor()
+	copied.Daemon.Module.Copy, copied.Daemon.Token, copied.Daemon.Serial = true, "", "1234"
+	golden(t, "hsmd-vendor-copy-statefulset", HsmdStatefulSet(pool, copied, settings))
+	golden(t, "hsmd-vendor-serial-config", HsmdConfig(pool, copied))
 }
 
 func TestAllObjectsOfADaemonAreOwnedByThePool(t *testing.T) {
 	pool := softPool()
-	for _, m := range pool.Spec.Members {
+	for _, m := range append(pool.Spec.Members, vendor()) {
 		var kinds []string
 		for _, o := range Hsmd(pool, m, settings) {
 			kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
@@ -49,7 +75,7 @@ func TestAllObjectsOfADaemonAreOwnedByThePool(t *testing.T) {
 		}
 		slices.Sort(kinds)
 		want := []string{"ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "Service", "ServiceAccount", "StatefulSet"}
-		if m.SoftToken.Storage.Ephemeral {
+		if m.SoftToken == nil || m.SoftToken.Storage.Ephemeral {
 			want = slices.Delete(want, 2, 3)
 		}
 		if !slices.Equal(kinds, want) {
@@ -78,20 +104,27 @@ func TestEachDaemonHasItsOwnPod(t *testing.T) {
 }
 
 func TestADaemonsPodIsRestricted(t *testing.T) {
-	pool := softPool()
-	spec := HsmdStatefulSet(pool, pool.Spec.Members[0], settings).Spec.Template.Spec
+	pool, copied := softPool(), vendor()
+	copied.Daemon.Module.Copy = true
+	for _, m := range append(pool.Spec.Members, vendor(), copied) {
+		restrictedPod(t, HsmdStatefulSet(pool, m, settings).Spec.Template.Spec)
+	}
+	// The daemon has no use for the security officer's PIN.
+	for _, m := range HsmdStatefulSet(pool, pool.Spec.Members[0], settings).Spec.Template.Spec.Containers[0].VolumeMounts {
+		if m.Name == "pins" {
+			t.Errorf("the daemon sees both PINs: %+v", m)
+		}
+	}
+}
+
+func restrictedPod(t *testing.T, spec corev1.PodSpec) {
+	t.Helper()
 	if *spec.AutomountServiceAccountToken || !*spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("pod: %+v", spec.SecurityContext)
 	}
 	for _, c := range append(spec.InitContainers, spec.Containers...) {
 		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("container %s: %+v", c.Name, s)
-		}
-	}
-	// The daemon has no use for the security officer's PIN.
-	for _, m := range spec.Containers[0].VolumeMounts {
-		if m.Name == "pins" {
-			t.Errorf("the daemon sees both PINs: %+v", m)
 		}
 	}
 }

@@ -40,6 +40,8 @@ const (
 	// CAFile has the authorities that clients trust.
 	CAFile = "ca.crt"
 	uid    = 65532
+	// providerFile is where the image has the provider.
+	providerFile = "/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so"
 
 	// patience is how long a Job may take beyond its load: to be scheduled, to
 	// pull the image, and to end.
@@ -109,7 +111,7 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target
 	if i < 0 {
 		return load.Load{}, fmt.Errorf("spec.modes has no mode %q", m.Mode)
 	}
-	mode := b.Spec.Modes[i]
+	mode, needsProvider := b.Spec.Modes[i], false
 	l.Client.Resumption = mode.Handshake == v1alpha1.BenchmarkHandshakeResumed
 	for _, name := range mode.Groups {
 		g, ok := algorithms.LookupGroup(name)
@@ -117,9 +119,16 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target
 			return load.Load{}, fmt.Errorf("spec.modes: mode %q has the group %q, which this operator does not know", mode.Name, name)
 		}
 		l.Client.Groups = append(l.Client.Groups, g.OpenSSL)
+		needsProvider = needsProvider || g.Provider
 	}
 	for _, name := range mode.SignatureSchemes {
+		if scheme, ok := algorithms.LookupSignatureScheme(name); ok {
+			needsProvider = needsProvider || scheme.Provider
+		}
 		l.Client.SignatureAlgorithms = append(l.Client.SignatureAlgorithms, string(name))
+	}
+	if needsProvider {
+		l.Client.Provider = providerFile
 	}
 	return l, l.Validate()
 }

@@ -98,6 +98,10 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	if l, err = LoadOf(b, p, m, target, 1, 0.2, noon); err != nil || l.Rate != 1 {
 		t.Errorf("a very slow gateway: %+v, %v", l, err)
 	}
+	b.Spec.Modes[1].Groups = []v1alpha1.Group{"smaug_t1"}
+	if l, err = LoadOf(b, p, m, target, 1, 1, noon); err != nil || l.Client.Provider != "/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so" {
+		t.Errorf("a group of the provider's: %+v, %v", l, err)
+	}
 	m.Mode = "other"
 	if _, err = LoadOf(b, p, m, target, 1, 1, noon); err == nil {
 		t.Error("a mode that is not there")

@@ -89,15 +89,18 @@ func Build(head Report, measurements []Measurement) (Report, error) {
 
 func buildPoint(mode string, replicas int, measurements []Measurement) (Point, error) {
 	p := Point{Mode: mode, Replicas: replicas}
-	var all shard.Series
-	var resumed int64
+	var handshakes, resumed int64
+	var sum Bytes
 	for _, m := range measurements {
 		if m.Result == nil {
 			continue
 		}
 		for i := range m.Result.Handshakes {
 			h := &m.Result.Handshakes[i]
-			all.Add(h)
+			handshakes += h.Count
+			sum.Sent += float64(h.BytesSent)
+			sum.Received += float64(h.BytesReceived)
+			sum.Certificate += float64(h.CertificateBytes)
 			if h.Resumed {
 				resumed += h.Count
 			}
@@ -109,11 +112,11 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 			p.Failures[string(f)] += n
 		}
 	}
-	p.Attempts = all.Count + p.Failed()
-	if all.Count > 0 {
-		n := float64(all.Count)
+	p.Attempts = handshakes + p.Failed()
+	if handshakes > 0 {
+		n := float64(handshakes)
 		p.Resumption = float64(resumed) / n
-		p.Bytes = Bytes{Sent: float64(all.BytesSent) / n, Received: float64(all.BytesReceived) / n, Certificate: float64(all.CertificateBytes) / n}
+		p.Bytes = Bytes{Sent: sum.Sent / n, Received: sum.Received / n, Certificate: sum.Certificate / n}
 	}
 	of := func(phase validity.Phase) []Measurement {
 		chosen := slices.DeleteFunc(slices.Clone(measurements), func(m Measurement) bool { return m.Phase != phase })
@@ -160,8 +163,7 @@ func judge(ms []Measurement) (Phase, []Measurement, error) {
 		if m.Result == nil {
 			r.Reasons = []validity.Reason{{Rule: validity.NotObserved, Message: m.Missing}}
 		} else {
-			all := m.Result.Total(func(shard.Kind) bool { return true })
-			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, all.Handshake.Mean().Seconds(), serverCPU(m, all.Count)
+			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, m.Result.Mean().Seconds(), serverCPU(m)
 			r.Reasons = validity.Judge(m.Evidence)
 			measured = append(measured, m)
 			if r.Valid() {
@@ -178,7 +180,8 @@ func judge(ms []Measurement) (Phase, []Measurement, error) {
 }
 
 // serverCPU is the CPU time of all replicas for a handshake, in seconds.
-func serverCPU(m Measurement, handshakes int64) float64 {
+func serverCPU(m Measurement) float64 {
+	handshakes := m.Result.Count()
 	var total time.Duration
 	for _, r := range m.Evidence.Replicas {
 		used := r.CPU
@@ -206,7 +209,7 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 	var findings []validity.Finding
 	for i, m := range chosen {
 		rates = append(rates, m.Result.PerSecond)
-		if t := serverCPU(m, m.Result.Total(func(shard.Kind) bool { return true }).Count); t > 0 {
+		if t := serverCPU(m); t > 0 {
 			cpu = append(cpu, t)
 		}
 		var quotas float64
@@ -283,11 +286,12 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 	var all shard.Series
 	var means []float64
 	for _, m := range chosen {
-		t := m.Result.Total(func(shard.Kind) bool { return true })
-		if t.Count > 0 {
-			means = append(means, t.Handshake.Mean().Seconds())
+		if m.Result.Count() > 0 {
+			means = append(means, m.Result.Mean().Seconds())
 		}
-		all.Add(&t)
+		for i := range m.Result.Handshakes {
+			all.Add(&m.Result.Handshakes[i])
+		}
 		l.Rate += m.Result.PerSecond / float64(len(chosen))
 	}
 	l.Count, l.Min, l.Max = all.Count, all.Handshake.Min(), all.Handshake.Max()

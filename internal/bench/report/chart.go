@@ -428,7 +428,8 @@ type ratioChart struct{ X, Low, High, One string }
 // comparedRow is a row of a comparison with its chart, where it has a ratio.
 type comparedRow struct {
 	Row
-	Chart *ratioChart
+	Figures cell
+	Chart   *ratioChart
 }
 
 // draw gives rows their charts, on one scale: as far to both sides as the farthest
@@ -444,7 +445,7 @@ func draw(rows []Row) (drawn []comparedRow, from, to string) {
 	x := scale{from: 1 / farthest, to: farthest, start: 5, end: 115, log: true}
 	at := func(v float64) string { return coordinate(x.at(min(max(v, x.from), x.to))) }
 	for _, row := range rows {
-		d := comparedRow{Row: row}
+		d := comparedRow{Row: row, Figures: estimate(row.Ratio, share3)}
 		if i := row.Ratio.Interval; row.Reason == "" && i != nil && row.Ratio.Value > 0 {
 			d.Chart = &ratioChart{at(row.Ratio.Value), at(i.Low), at(i.High), at(1)}
 		}

@@ -109,6 +109,12 @@ func between(low, high float64, format func(float64) string) string {
 	return from + " to " + to
 }
 
+// twoLines is such a text as a cell.
+func twoLines(text string) cell {
+	value, interval, _ := strings.Cut(strings.TrimSuffix(text, ")"), " (")
+	return cell{value, interval}
+}
+
 // withInterval is a value with its interval in parentheses.
 func withInterval(e stats.Estimate, format func(float64) string) string {
 	return estimate(e, format).String()

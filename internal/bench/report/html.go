@@ -18,8 +18,8 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"minute":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"change":    func(r comparedRow) string { return changeText(r.Row) },
-	"ratioText": func(r comparedRow) string { return withInterval(r.Ratio, share3) },
-	"peerText":  func(p Peer) string { return withInterval(p.Ratio, share3) },
+	"twoLines":  twoLines,
+	"peerRatio": func(p Peer) cell { return estimate(p.Ratio, share3) },
 	"orNothing": orNothing,
 }).Parse(page))
 

@@ -94,7 +94,7 @@ func (r Report) Markdown() string {
 		line("%s.\n", s.Mode.Describe())
 		var capacity, latency [][]string
 		for _, x := range s.Rows {
-			capacity = append(capacity, []string{fmt.Sprint(x.Replicas), validText(x.Valid), x.PerSecond.String(), x.Efficiency.String(), x.ServerCPU.String(), x.PerCPU.String(), x.Balance, x.Idle, x.Memory, x.Limit})
+			capacity = append(capacity, []string{fmt.Sprint(x.Replicas), validText(x.Valid), x.PerSecond.String(), x.Efficiency.String(), x.ServerCPU.String(), x.PerCPU.String(), x.Balance, x.Idle, x.Memory.String(), x.Limit})
 			cells := []string{fmt.Sprint(x.Replicas), x.Min, x.Mean.String()}
 			for _, p := range x.P {
 				cells = append(cells, p.String())

@@ -3,6 +3,8 @@
 package report
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -327,6 +329,40 @@ func (r Report) ValidPoints() int {
 func (r Report) JSON() ([]byte, error) {
 	text, err := json.MarshalIndent(r, "", "  ")
 	return append(text, '\n'), err
+}
+
+// mostPlain is the most that Files leaves as it is: a ConfigMap takes 1 MiB.
+const mostPlain = 900 << 10
+
+// Files are the report as it is stored: report.html, report.json and report.md.
+// Where they are too large for one ConfigMap, the first two are compressed, and
+// their names end in .gz.
+func (r Report) Files() (map[string][]byte, error) {
+	page, err := r.HTML()
+	if err != nil {
+		return nil, err
+	}
+	text, err := r.JSON()
+	if err != nil {
+		return nil, err
+	}
+	markdown := []byte(r.Markdown())
+	if len(page)+len(text)+len(markdown) <= mostPlain {
+		return map[string][]byte{"report.html": []byte(page), "report.json": text, "report.md": markdown}, nil
+	}
+	files := map[string][]byte{"report.md": markdown}
+	for name, content := range map[string][]byte{"report.html.gz": []byte(page), "report.json.gz": text} {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write(content); err != nil {
+			return nil, err
+		}
+		if err := z.Close(); err != nil {
+			return nil, err
+		}
+		files[name] = b.Bytes()
+	}
+	return files, nil
 }
 
 // mostJSON is more than a ConfigMap holds.

@@ -1,7 +1,11 @@
 package report
 
 import (
+	"bytes"
+	"compress/gzip"
 	"flag"
+	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -44,8 +48,27 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
+// The JSON of one of the modes, with a threshold and a comparison.
 func TestJSON(t *testing.T) {
-	got, err := fullReport(t).JSON()
+	head := madeHead()
+	head.Modes = head.Modes[1:2]
+	var ms []Measurement
+	for _, m := range measurements() {
+		if m.Mode == "hybrid-full" && m.Block <= 3 {
+			ms = append(ms, m)
+		}
+	}
+	r, err := Build(head, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := threshold.Parse("p99 <= 10ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Evaluate([]threshold.Threshold{parsed})
+	r.Compare(baseline(), false)
+	got, err := r.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,6 +528,68 @@ func TestThePageNeedsNothingElse(t *testing.T) {
 	}
 	if len(page) > 400<<10 {
 		t.Errorf("%d bytes: a ConfigMap holds 1 MiB with the other two", len(page))
+	}
+}
+
+// As many modes and replicas as the API takes.
+func TestTheLargestReportFitsAConfigMap(t *testing.T) {
+	r := fullReport(t)
+	points, scaling, rows := r.Points, r.Scaling, r.Comparison.Rows
+	r.Points, r.Scaling = nil, nil
+	comparison := *r.Comparison
+	comparison.Rows = nil
+	for copy := range 6 {
+		suffix := fmt.Sprint(copy)
+		for _, p := range points {
+			p.Mode, p.Replicas = p.Mode+suffix, p.Replicas+copy
+			r.Points = append(r.Points, p)
+		}
+		for _, s := range scaling {
+			s.Mode += suffix
+			r.Scaling = append(r.Scaling, s)
+		}
+		for _, row := range rows {
+			row.Mode += suffix
+			comparison.Rows = append(comparison.Rows, row)
+		}
+		for _, m := range madeModes {
+			m.mode.Name += suffix
+			r.Modes = append(r.Modes, m.mode)
+		}
+	}
+	r.Comparison = &comparison
+	if len(r.Points) < 160 {
+		t.Fatalf("%d points", len(r.Points))
+	}
+	files, err := r.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for name, content := range files {
+		total += len(content)
+		t.Logf("%s: %d bytes", name, len(content))
+	}
+	if total > 700<<10 || len(files) != 3 || files["report.html.gz"] == nil {
+		t.Errorf("%d files of %d bytes", len(files), total)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(files["report.json.gz"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := Parse(text); err != nil || len(back.Points) != len(r.Points) {
+		t.Errorf("%d points, %v", len(back.Points), err)
+	}
+}
+
+func TestAReportOfUsualSizeIsStoredAsItIs(t *testing.T) {
+	files, err := fullReport(t).Files()
+	if err != nil || len(files) != 3 || files["report.html"] == nil || files["report.json"] == nil || files["report.md"] == nil {
+		t.Errorf("%d files, %v", len(files), err)
 	}
 }
 

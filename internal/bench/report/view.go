@@ -184,7 +184,7 @@ type row struct {
 	Max        string
 	Resumption string
 	Failures   string
-	Memory     string
+	Memory     cell
 	Balance    string
 	Idle       string
 	Limit      string
@@ -237,7 +237,7 @@ func (r Report) sections() []section {
 func (r Report) row(p Point) row {
 	x := row{
 		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
-		Resumption: percent(p.Resumption), Failures: "0", Memory: none, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
+		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
 	}
 	if n := p.Failed(); n > 0 {
 		x.Failures = fmt.Sprintf("%s (%s)", whole(n), strings.Join(classes(p.Failures), ", "))
@@ -257,9 +257,9 @@ func (r Report) row(p Point) row {
 			x.PerCPU = estimate(*c.PerCPUSecond, figure3)
 		}
 		if c.Memory > 0 {
-			x.Memory = mebibytes(c.Memory)
+			x.Memory.Text = mebibytes(c.Memory)
 			if c.MemoryPerConnection > 0 {
-				x.Memory += fmt.Sprintf(", %s a connection", byteCount(float64(c.MemoryPerConnection)))
+				x.Memory.Range = byteCount(float64(c.MemoryPerConnection)) + " a connection"
 			}
 		}
 		if c.Imbalance != nil {

@@ -59,6 +59,13 @@ func (h *Histogram) Merge(other *Histogram) {
 	}
 }
 
+// Reset makes it empty, and keeps its memory.
+func (h *Histogram) Reset() {
+	if h.hdr != nil {
+		h.hdr.Reset()
+	}
+}
+
 // Count is how many times were recorded.
 func (h *Histogram) Count() int64 {
 	if h == nil || h.hdr == nil {

@@ -48,6 +48,17 @@ func TestAnEmptyHistogramHasNoTimes(t *testing.T) {
 	}
 }
 
+func TestAHistogramCanBeUsedAgain(t *testing.T) {
+	h := histogram(1, 2, 3)
+	h.Reset()
+	if h.Count() != 0 || h.Max() != 0 {
+		t.Errorf("%d values to %v", h.Count(), h.Max())
+	}
+	h.Record(5 * time.Millisecond)
+	near(t, "min", h.Min(), 5*time.Millisecond)
+	near(t, "max", h.Max(), 5*time.Millisecond)
+}
+
 func readHistogram(t *testing.T, h *Histogram) *Histogram {
 	t.Helper()
 	text, err := h.MarshalText()

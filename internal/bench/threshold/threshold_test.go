@@ -2,6 +2,7 @@ package threshold
 
 import (
 	"math"
+	"os"
 	"strings"
 	"testing"
 )
@@ -93,6 +94,18 @@ func TestAValuePassesWhenItsWholeIntervalDoes(t *testing.T) {
 		}
 		if got := threshold.Compare(c.low, c.high); got != c.want {
 			t.Errorf("%s of %v to %v: %s, want %s", c.text, c.low, c.high, got, c.want)
+		}
+	}
+}
+
+func TestThePageOnTheMethodHasTheMetrics(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/benchmarks/method.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range Metrics {
+		if !strings.Contains(string(page), "`"+string(m)+"`") {
+			t.Errorf("metric %s is not in it", m)
 		}
 	}
 }

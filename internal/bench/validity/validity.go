@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The rules' limits. docs/benchmarks tells where they come from.
+// The rules' limits; docs/benchmarks/method.md lists them with their reasons.
 const (
 	// StartLagP99 is by how much iterations may begin late: a later one measures
 	// the generator's queue.
@@ -171,6 +171,9 @@ const (
 	NotSaturated      Rule = "NotSaturated"
 	OtherLimit        Rule = "OtherLimit"
 )
+
+// Rules are all of them.
+var Rules = []Rule{NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
 
 // Reason says which rule was broken, how, and what to do.
 type Reason struct {

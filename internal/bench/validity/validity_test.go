@@ -1,6 +1,8 @@
 package validity
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -176,5 +178,34 @@ func TestShortRunsAndImbalanceAreRemarked(t *testing.T) {
 	}
 	if _, known := Imbalance([]Replica{{}, {}}); known {
 		t.Error("the balance of nothing")
+	}
+}
+
+func TestThePageOnTheMethodHasTheRulesAndTheirLimits(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/benchmarks/method.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range Rules {
+		if !strings.Contains(string(page), fmt.Sprintf("| `%s` |", rule)) {
+			t.Errorf("rule %s is not in it", rule)
+		}
+	}
+	for _, text := range []string{
+		fmt.Sprintf("for less than %.0f %% of the window", CommonShare*100),
+		fmt.Sprintf("began more than %.0f ms late", StartLagP99.Seconds()*1000),
+		fmt.Sprintf("less than %.0f %% of the rate", RateShare*100),
+		fmt.Sprintf("more than %g %% of the attempts", FailureShare*100),
+		fmt.Sprintf("or less than %.0f %% resumed", ResumedShare*100),
+		fmt.Sprintf("a machine was idle for less than %.0f %%", LeastIdle*100),
+		fmt.Sprintf("throttled in less than %.0f %% of its CPU periods", Saturated*100),
+		fmt.Sprintf("fewer than %d repetitions or windows of less than %.0f s", ConclusiveRepetitions, ConclusiveWindow.Seconds()),
+		fmt.Sprintf("%.0f %% busy, or half of the server's time", busy*100),
+		fmt.Sprintf("stalls for %.0f %% of the time", stalled*100),
+		fmt.Sprintf("%.0f %% of segments sent again", retransmitted*100),
+	} {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("%q is not in it", text)
+		}
 	}
 }

@@ -1,0 +1,378 @@
+package openssl_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/k6/openssl"
+	"qtls.dev/qtls/k6/options"
+)
+
+// trusting are options for a server with a certificate that signed itself.
+func trusting(c certificate) options.Options {
+	return options.Options{Host: "127.0.0.1", SNI: "server.example", MinVersion: "1.3", MaxVersion: "1.3", Tickets: 1, CA: c.pem}
+}
+
+func newClient(t testing.TB, o options.Options) *openssl.Client {
+	t.Helper()
+	c, err := openssl.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// handshake makes one connection and awaits tickets.
+func handshake(c *openssl.Client, port, tickets int) openssl.Report {
+	k, r := c.Connect("127.0.0.1", port, time.Minute)
+	if k == nil {
+		return r
+	}
+	defer k.Close()
+	var failed *openssl.Failed
+	if _, err := k.AwaitTickets(tickets); errors.As(err, &failed) {
+		r.Failure, r.Message = failed.Class, failed.Message
+	}
+	r.Tickets = k.Tickets()
+	return r
+}
+
+func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
+	for _, key := range []struct {
+		name, scheme string
+		newkey       []string
+		certificate  int64 // bytes that it has at least
+	}{
+		{"ML-DSA-65", "mldsa65", []string{"ml-dsa-65"}, 5000},
+		{"ECDSA-P256", "ecdsa_secp256r1_sha256", ecdsa, 300},
+		{"RSA-4096", "rsa_pss_rsae_sha256", []string{"rsa:4096"}, 1000},
+	} {
+		t.Run(key.name, func(t *testing.T) {
+			c := newCertificate(t, key.newkey...)
+			server := startHAProxy(t, c, "curves X25519MLKEM768:MLKEM1024")
+			for _, group := range []string{"X25519MLKEM768", "MLKEM1024"} {
+				o := trusting(c)
+				o.Groups, o.Resumption = []string{group}, true
+				client := newClient(t, o)
+
+				full := handshake(client, server.port, 1)
+				if full.Failure != "" || full.Group != group || full.SignatureAlgorithm != key.scheme || full.Version != "TLSv1.3" || full.Resumed || full.HelloRetry {
+					t.Errorf("%s, full: %+v", group, full)
+				}
+				if full.CertificateBytes < key.certificate || full.BytesReceived <= full.CertificateBytes || full.BytesSent < 1000 {
+					t.Errorf("%s, full: certificate of %d bytes, %d received, %d sent", group, full.CertificateBytes, full.BytesReceived, full.BytesSent)
+				}
+				if full.Client <= 0 || full.Network < 0 || full.Client > full.Handshake || full.Client+full.Network+full.Server > full.Handshake+full.Network {
+					t.Errorf("%s, full: the time is split as %+v", group, full)
+				}
+
+				resumed := handshake(client, server.port, 1)
+				if resumed.Failure != "" || resumed.Group != group || resumed.SignatureAlgorithm != "" || !resumed.Resumed || resumed.CertificateBytes != 0 {
+					t.Errorf("%s, resumed: %+v", group, resumed)
+				}
+				if resumed.BytesReceived >= full.BytesReceived {
+					t.Errorf("%s: resumed it received %d bytes, %d in full", group, resumed.BytesReceived, full.BytesReceived)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutResumptionEveryHandshakeIsFull(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "")
+	client := newClient(t, trusting(c))
+	for i := range 3 {
+		if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed || r.Tickets == 0 {
+			t.Errorf("handshake %d: %+v", i, r)
+		}
+	}
+}
+
+// A ticket of TLS 1.3 is for one connection: without a new one the next handshake is full.
+func TestATicketIsUsedOnce(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "")
+	o := trusting(c)
+	o.Resumption = true
+	client := newClient(t, o)
+	handshake(client, server.port, 1)
+	k, r := client.Connect("127.0.0.1", server.port, time.Minute)
+	if k == nil || !r.Resumed {
+		t.Fatalf("second: %+v", r)
+	}
+	k.Close() // before the new tickets are read
+	if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed {
+		t.Errorf("third: %+v", r)
+	}
+}
+
+func TestASessionOfTLS12IsResumedAgainAndAgain(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "ssl-max-ver TLSv1.2")
+	o := trusting(c)
+	o.MinVersion, o.MaxVersion, o.Resumption = "1.2", "1.2", true
+	client := newClient(t, o)
+	if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed || r.Version != "TLSv1.2" || r.SignatureAlgorithm != "ecdsa_secp256r1_sha256" {
+		t.Errorf("full: %+v", r)
+	}
+	for range 3 {
+		if r := handshake(client, server.port, 1); r.Failure != "" || !r.Resumed || r.Version != "TLSv1.2" {
+			t.Errorf("resumed: %+v", r)
+		}
+	}
+}
+
+func TestAHelloRetryRequestIsSeenAndIsARoundTrip(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "curves X25519MLKEM768")
+	o := trusting(c)
+	o.Groups = []string{"*X25519", "X25519MLKEM768"} // a key share for the first alone
+	r := handshake(newClient(t, o), server.port, 1)
+	if r.Failure != "" || !r.HelloRetry || r.Group != "X25519MLKEM768" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// A server that sends no tickets is waited for until it closes, so that it has seen the handshake to its end.
+func TestAServerWithoutTickets(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "")
+	if r := handshake(newClient(t, trusting(c)), server.port, 0); r.Failure != "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestAGroupOfTheProvider(t *testing.T) {
+	provider := os.Getenv("QTLS_PROVIDER")
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "curves smaug_t1", "ssl-provider-path "+strings.TrimSuffix(provider, "/oqsprovider.so"), "ssl-provider oqsprovider", "ssl-provider default")
+	o := trusting(c)
+	o.Groups, o.Provider = []string{"smaug_t1"}, provider
+	if r := handshake(newClient(t, o), server.port, 1); r.Failure != "" || r.Group != "smaug_t1" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestFailuresHaveTheirClass(t *testing.T) {
+	c, other := newCertificate(t, ecdsa...), newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "curves X25519MLKEM768")
+	mutual := startHAProxy(t, c, "ca-file "+other.file+" verify required")
+	with := func(change func(*options.Options)) options.Options {
+		o := trusting(c)
+		change(&o)
+		return o
+	}
+	plain := with(func(*options.Options) {})
+	for name, test := range map[string]struct {
+		o       options.Options
+		port    int
+		class   shard.Failure
+		message string
+	}{
+		"another authority":     {with(func(o *options.Options) { o.CA = other.pem }), server.port, shard.Verify, "self-signed certificate"},
+		"another name":          {with(func(o *options.Options) { o.SNI = "other.example" }), server.port, shard.Verify, "hostname mismatch"},
+		"no name":               {with(func(o *options.Options) { o.SNI = "" }), server.port, shard.Verify, "IP address mismatch"},
+		"no group in common":    {with(func(o *options.Options) { o.Groups = []string{"MLKEM1024"} }), server.port, shard.Alert("handshake_failure"), "alert handshake failure"},
+		"no version in common":  {with(func(o *options.Options) { o.MinVersion, o.MaxVersion = "1.2", "1.2" }), startHAProxy(t, c, "ssl-min-ver TLSv1.3").port, shard.Alert("protocol_version"), "alert protocol version"},
+		"no client certificate": {plain, mutual.port, shard.Alert("certificate_required"), "certificate required"},
+		"refused port":          {plain, refusingPort(t), shard.Connect, "Connection refused"},
+		"the server hangs up":   {plain, serve(t, func(conn net.Conn) { conn.Close() }), shard.Reset, ""},
+		"not TLS":               {plain, serve(t, func(conn net.Conn) { fmt.Fprint(conn, "220 mail.example ready\r\n"); _, _ = io.Copy(io.Discard, conn) }), shard.Handshake, "wrong version number"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := handshake(newClient(t, test.o), test.port, 1)
+			if r.Failure != test.class && !(test.class == shard.Handshake && r.Failure.Class() == shard.Handshake) || !strings.Contains(r.Message, test.message) {
+				t.Errorf("got %q: %q, want %q: %q", r.Failure, r.Message, test.class, test.message)
+			}
+		})
+	}
+	t.Run("with the client certificate", func(t *testing.T) {
+		o := with(func(o *options.Options) { o.Certificate, o.Key = other.pem, other.key })
+		if r := handshake(newClient(t, o), mutual.port, 1); r.Failure != "" {
+			t.Errorf("got %+v", r)
+		}
+	})
+	t.Run("nothing is verified when that is said", func(t *testing.T) {
+		o := with(func(o *options.Options) { o.CA, o.InsecureSkipVerify, o.SNI = "", true, "other.example" })
+		if r := handshake(newClient(t, o), server.port, 1); r.Failure != "" {
+			t.Errorf("got %+v", r)
+		}
+	})
+	t.Run("a silent server", func(t *testing.T) {
+		port := serve(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+		if k, r := newClient(t, plain).Connect("127.0.0.1", port, 50*time.Millisecond); k != nil || r.Failure != shard.Timeout {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
+// refusingPort is one that this process has bound, so that nobody else gets it, and on which nobody listens.
+func refusingPort(t testing.TB) int {
+	t.Helper()
+	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(s) })
+	if err := syscall.Bind(s, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.(*syscall.SockaddrInet4).Port
+}
+
+// serve runs a server for one test.
+func serve(t testing.TB, do func(net.Conn)) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				do(conn)
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestOptionsThatOpenSSLRefusesAreNamed(t *testing.T) {
+	c, other := newCertificate(t, ecdsa...), newCertificate(t, ecdsa...)
+	for want, change := range map[string]func(*options.Options){
+		"option groups: ":             func(o *options.Options) { o.Groups = []string{"smaug_t1"} }, // without the provider
+		"option signatureAlgorithms:": func(o *options.Options) { o.SignatureAlgorithms = []string{"mldsa66"} },
+		"option ca: ":                 func(o *options.Options) { o.CA = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n" },
+		"option certificate: ":        func(o *options.Options) { o.Certificate, o.Key = "-----BEGIN X-----", c.key },
+		"option key: ":                func(o *options.Options) { o.Certificate, o.Key = c.pem, other.key },
+		"option provider: ":           func(o *options.Options) { o.Provider = "/nowhere/oqsprovider.so" },
+	} {
+		o := trusting(c)
+		change(&o)
+		if _, err := openssl.NewClient(o); err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), ": give ") {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+func TestABulkTransferArrivesWhole(t *testing.T) {
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "")
+	k, r := newClient(t, trusting(c)).Connect("127.0.0.1", server.port, time.Minute)
+	if k == nil {
+		t.Fatalf("%+v", r)
+	}
+	defer k.Close()
+	const size = 1 << 20
+	if _, err := fmt.Fprintf(k, "POST / HTTP/1.1\r\nHost: server.example\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(k)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 ") || !strings.HasSuffix(string(answer), "hello, world") {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
+// The server's counters are the judge of the client's. On the way nothing may be left behind: files, ports, memory.
+func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
+	total := 3000
+	if n, err := strconv.Atoi(os.Getenv("QTLS_TEST_HANDSHAKES")); err == nil {
+		total = n
+	}
+	c := newCertificate(t, ecdsa...)
+	server := startHAProxy(t, c, "curves X25519MLKEM768")
+	o := trusting(c)
+	resuming, full := newClient(t, func() options.Options { o := o; o.Resumption = true; return o }()), newClient(t, o)
+
+	// Always the same thread, whose memory the C library keeps apart.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	resumed := 0
+	run := func(n int) {
+		for i := range n {
+			client := full
+			if i%4 != 0 {
+				client = resuming
+			}
+			r := handshake(client, server.port, 1)
+			if r.Failure != "" {
+				t.Fatalf("handshake %d: %+v", i, r)
+			}
+			if r.Resumed {
+				resumed++
+			}
+		}
+	}
+	const warmUp = 500
+	run(warmUp)
+	files, memory := openFiles(t), resident(t)
+	run(total - warmUp)
+	if now := openFiles(t); now > files {
+		t.Errorf("%d files are open, %d were", now, files)
+	}
+	// A session that is left behind is 1.4 KB, a connection much more.
+	grown := resident(t) - memory
+	t.Logf("the process grew by %d KB in %d handshakes", grown>>10, total-warmUp)
+	if most := (total - warmUp) << 10; grown > most {
+		t.Errorf("the process grew by %d KB in %d handshakes, want %d KB at most", grown>>10, total-warmUp, most>>10)
+	}
+	if want := total*3/4 - 1; resumed != want {
+		t.Errorf("%d were resumed, want %d", resumed, want)
+	}
+	// The server counts when it is done with a connection.
+	deadline := time.Now().Add(patience)
+	for server.counter(t, "ssl_sess")+server.counter(t, "ssl_reused_sess") < total && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for name, want := range map[string]int{"ssl_sess": total - resumed, "ssl_reused_sess": resumed, "ssl_failed_handshake": 0} {
+		if got := server.counter(t, name); got != want {
+			t.Errorf("HAProxy counts %s %d, the client %d", name, got, want)
+		}
+	}
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// resident is this process's memory in bytes.
+func resident(t testing.TB) int {
+	t.Helper()
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}

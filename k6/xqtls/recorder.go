@@ -1,0 +1,207 @@
+package xqtls
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.k6.io/k6/lib"
+
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/k6/openssl"
+)
+
+// outcome is what became of a call.
+type outcome struct {
+	begin, end time.Time
+	report     openssl.Report
+	exchange   exchange
+}
+
+func (o outcome) result() *Result {
+	r, x := o.report, o.exchange
+	return &Result{
+		Ok: r.Failure == "", Failure: string(r.Failure), Message: r.Message,
+		Group: r.Group, SignatureAlgorithm: r.SignatureAlgorithm, Version: r.Version,
+		Resumed: r.Resumed, HelloRetryRequest: r.HelloRetry, Tickets: r.Tickets,
+		Connect: milliseconds(r.Connect), Handshake: milliseconds(r.Handshake),
+		Client: milliseconds(r.Client), Network: milliseconds(r.Network), Server: milliseconds(r.Server),
+		BytesSent: r.BytesSent, BytesReceived: r.BytesReceived, CertificateBytes: r.CertificateBytes,
+		Exchange: milliseconds(x.time), Status: x.status, ExchangeSent: x.sent, ExchangeReceived: x.received,
+	}
+}
+
+// recorder keeps what is seen inside the measured window of a load.
+type recorder struct {
+	load load.Load
+
+	mu     sync.Mutex
+	shard  shard.Shard
+	series map[shard.Kind]*shard.Series
+	// began is the latest beginning of a scenario.
+	began time.Time
+	// quota is what the cgroup said at the window's ends.
+	quota [2]throttling
+}
+
+func newRecorder(l load.Load, s shard.Segment) *recorder {
+	return &recorder{
+		load: l, series: map[shard.Kind]*shard.Series{},
+		shard: shard.Shard{
+			Version: shard.Version, Point: l.Point, Segment: s, Start: l.Begin().UnixNano(), End: l.End().UnixNano(),
+			Target:   shard.Target{Host: hostPort(l.Client.Host, l.Client.Port), SNI: l.Client.SNI},
+			Failures: map[shard.Failure]int64{},
+		},
+	}
+}
+
+// inside says whether something happened in the window.
+func (r *recorder) inside(t time.Time) bool {
+	return !t.Before(r.load.Begin()) && t.Before(r.load.End())
+}
+
+// call takes the outcome of a call. first says that it is the first one of its iteration, number is the iteration's in the
+// whole load, and began when its scenario did.
+func (r *recorder) call(o outcome, first bool, number uint64, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if began.After(r.began) {
+		r.began = began
+	}
+	if !r.inside(o.end) {
+		return
+	}
+	if first {
+		r.shard.Iterations++
+		if r.load.Phase == load.Latency {
+			due := began.Add(time.Duration(number) * (time.Second / time.Duration(r.load.Rate)))
+			if r.shard.StartLag == nil {
+				r.shard.StartLag = &shard.Histogram{}
+			}
+			r.shard.StartLag.Record(o.begin.Sub(due))
+		}
+	}
+	r.shard.CPU.Client += int64(o.report.Client)
+	if o.report.Failure != "" {
+		r.shard.Failures[o.report.Failure]++
+		return
+	}
+	r.add(o)
+}
+
+// add counts a success.
+func (r *recorder) add(o outcome) {
+	kind := shard.Kind{
+		Group: o.report.Group, SignatureAlgorithm: o.report.SignatureAlgorithm, Version: o.report.Version,
+		Resumed: o.report.Resumed, HelloRetry: o.report.HelloRetry,
+	}
+	s := r.series[kind]
+	if s == nil {
+		s = &shard.Series{Kind: kind, Handshake: &shard.Histogram{}, Client: &shard.Histogram{}, Network: &shard.Histogram{}, Server: &shard.Histogram{}}
+		r.series[kind] = s
+	}
+	s.Count++
+	s.Handshake.Record(o.report.Handshake)
+	s.Client.Record(o.report.Client)
+	s.Network.Record(o.report.Network)
+	s.Server.Record(o.report.Server)
+	s.BytesSent += o.report.BytesSent
+	s.BytesReceived += o.report.BytesReceived
+	s.CertificateBytes += o.report.CertificateBytes
+	if o.exchange.time > 0 {
+		if s.Exchange == nil {
+			s.Exchange = &shard.Histogram{}
+		}
+		s.Exchange.Record(o.exchange.time)
+		s.ExchangeBytes += o.exchange.sent + o.exchange.received
+	}
+}
+
+// dropped counts iterations that found no virtual user free.
+func (r *recorder) dropped(at time.Time, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inside(at) {
+		r.shard.Dropped += n
+	}
+}
+
+// watch reads the quota at both ends of the window.
+func (r *recorder) watch() {
+	for i, at := range []time.Time{r.load.Begin(), r.load.End()} {
+		time.AfterFunc(time.Until(at), func() {
+			q := readThrottling(cpuStat)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.quota[i] = q
+		})
+	}
+}
+
+// line is what the pod prints, once the window is over.
+func (r *recorder) line(now time.Time) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case now.Before(r.load.End()):
+		return "", fmt.Errorf("the run ended %v before its window", r.load.End().Sub(now).Round(time.Millisecond))
+	case r.began.IsZero():
+		return "", errors.New("no connection was tried: does the script call its client?")
+	case r.began.After(r.load.Begin()):
+		return "", fmt.Errorf("the load began %v inside the window: give the pods a longer warm-up", r.began.Sub(r.load.Begin()).Round(time.Millisecond))
+	}
+	s := r.shard
+	s.CPU.Periods, s.CPU.ThrottledPeriods = r.quota[1].periods-r.quota[0].periods, r.quota[1].throttled-r.quota[0].throttled
+	for _, series := range r.series {
+		s.Handshakes = append(s.Handshakes, *series)
+	}
+	return s.Line()
+}
+
+// measure records an outcome of this virtual user.
+func (m *module) measure(o outcome) {
+	scenario := lib.GetScenarioState(m.vu.Context())
+	if scenario == nil {
+		return // setup() and the like are no part of the load
+	}
+	state := m.vu.State()
+	first := state.Iteration+1 != m.iteration
+	m.iteration = state.Iteration + 1
+	var number uint64
+	if state.GetScenarioGlobalVUIter != nil {
+		number = state.GetScenarioGlobalVUIter()
+	}
+	current.recorder.call(o, first, number, scenario.StartTime)
+}
+
+// cpuStat is where a container sees its CPU quota (cgroup v2).
+const cpuStat = "/sys/fs/cgroup/cpu.stat"
+
+// throttling counts periods of a CPU quota.
+type throttling struct{ periods, throttled int64 }
+
+// readThrottling returns zeros where there is no quota.
+func readThrottling(path string) throttling {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return throttling{}
+	}
+	var t throttling
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil:
+		case name == "nr_periods":
+			t.periods = n
+		case name == "nr_throttled":
+			t.throttled = n
+		}
+	}
+	return t
+}

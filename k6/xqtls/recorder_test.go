@@ -1,0 +1,242 @@
+package xqtls
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/k6/openssl"
+	"qtls.dev/qtls/k6/options"
+)
+
+var start = time.Unix(1_600_000_000, 0)
+
+// measuring is a load of two pods that is measured from the 10th second to the 40th.
+func measuring() load.Load {
+	return load.Load{
+		Version: load.Version, Point: "p", Pods: 2, Start: start.UnixNano(), WarmUp: 10 * time.Second, Window: 30 * time.Second,
+		Phase: load.Capacity, VUs: 8, Operation: load.Handshake, Client: load.Client{Host: "gateway", Port: 443, SNI: "a.example"},
+	}
+}
+
+// ended is an outcome of a full handshake that ended some time after the start.
+func ended(after time.Duration) outcome {
+	return outcome{
+		begin: start.Add(after - 5*time.Millisecond), end: start.Add(after),
+		report: openssl.Report{
+			Group: "X25519MLKEM768", SignatureAlgorithm: "mldsa65", Version: "TLSv1.3",
+			Handshake: 4 * time.Millisecond, Client: time.Millisecond, Network: time.Millisecond, Server: 2 * time.Millisecond,
+			BytesSent: 1400, BytesReceived: 9000, CertificateBytes: 5500,
+		},
+	}
+}
+
+// longest is a histogram's longest time, without what its buckets add.
+func longest(h *shard.Histogram) time.Duration { return h.Max().Round(100 * time.Microsecond) }
+
+// measured reads back what a recorder prints.
+func measured(t *testing.T, r *recorder) shard.Shard {
+	t.Helper()
+	line, err := r.line(r.load.End())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := shard.Parse(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestOnlyWhatEndsInTheWindowCounts(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Index: 1, Count: 2})
+	for _, after := range []time.Duration{9999 * time.Millisecond, 10 * time.Second, 25 * time.Second, 40*time.Second - 1, 40 * time.Second} {
+		r.call(ended(after), true, 0, start)
+		r.dropped(start.Add(after), 1)
+	}
+	s := measured(t, r)
+	if s.Iterations != 3 || s.Dropped != 3 || len(s.Handshakes) != 1 || s.Handshakes[0].Count != 3 {
+		t.Errorf("got %+v", s)
+	}
+	if s.Point != "p" || s.Segment.String() != "1/2" || s.Target != (shard.Target{Host: "gateway:443", SNI: "a.example"}) ||
+		s.Start != start.Add(10*time.Second).UnixNano() || s.Window() != 30*time.Second || s.StartLag != nil {
+		t.Errorf("got %+v", s)
+	}
+	if h := s.Handshakes[0]; longest(h.Handshake) != 4*time.Millisecond || h.Client.Count() != 3 || h.Network.Count() != 3 || longest(h.Server) != 2*time.Millisecond ||
+		h.BytesSent != 4200 || h.BytesReceived != 27000 || h.CertificateBytes != 16500 || h.Exchange != nil || s.CPU.Client != int64(3*time.Millisecond) {
+		t.Errorf("got %+v", h)
+	}
+}
+
+func TestHandshakesOfOtherKindsAreSeriesOfTheirOwn(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	for _, change := range []func(*openssl.Report){
+		func(*openssl.Report) {},
+		func(o *openssl.Report) { o.Resumed, o.SignatureAlgorithm = true, "" },
+		func(o *openssl.Report) { o.HelloRetry = true },
+		func(o *openssl.Report) { o.Group = "MLKEM1024" },
+		func(o *openssl.Report) { o.Version = "TLSv1.2" },
+		func(o *openssl.Report) { o.SignatureAlgorithm = "ecdsa_secp256r1_sha256" },
+	} {
+		o := ended(15 * time.Second)
+		change(&o.report)
+		r.call(o, true, 0, start)
+		r.call(o, true, 0, start)
+	}
+	s := measured(t, r)
+	if len(s.Handshakes) != 6 || slices.ContainsFunc(s.Handshakes, func(h shard.Series) bool { return h.Count != 2 }) {
+		t.Errorf("got %+v", s.Handshakes)
+	}
+}
+
+func TestFailuresAreCountedByClassAndNotAsHandshakes(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	for _, f := range []shard.Failure{shard.Connect, shard.Connect, shard.Alert("handshake_failure")} {
+		o := ended(15 * time.Second)
+		o.report.Failure = f
+		r.call(o, true, 0, start)
+	}
+	s := measured(t, r)
+	if s.Iterations != 3 || len(s.Handshakes) != 0 || !reflect.DeepEqual(s.Failures, map[shard.Failure]int64{"Connect": 2, "Handshake(handshake_failure)": 1}) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestSeveralCallsOfAnIterationAreOneIteration(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	r.call(ended(15*time.Second), true, 0, start)
+	r.call(ended(15*time.Second), false, 0, start)
+	if s := measured(t, r); s.Iterations != 1 || s.Handshakes[0].Count != 2 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// At 100 in a second over all pods, number 1200 is due 12 seconds after the scenario began.
+func TestTheLagIsBehindTheScheduleOfTheWholeLoad(t *testing.T) {
+	l := measuring()
+	l.Phase, l.Rate = load.Latency, 100
+	r := newRecorder(l, shard.Segment{Count: 2})
+	o := ended(12*time.Second + 10*time.Millisecond)
+	o.begin = start.Add(12*time.Second + 7*time.Millisecond)
+	r.call(o, true, 1200, start)
+	s := measured(t, r)
+	if s.StartLag.Count() != 1 || longest(s.StartLag) != 7*time.Millisecond {
+		t.Errorf("%d lags, the longest %v", s.StartLag.Count(), s.StartLag.Max())
+	}
+}
+
+func TestAnExchangeIsTimedAndCounted(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	o := ended(15 * time.Second)
+	o.exchange = exchange{time: 3 * time.Millisecond, status: 200, sent: 100, received: 1000}
+	r.call(o, true, 0, start)
+	if h := measured(t, r).Handshakes[0]; longest(h.Exchange) != 3*time.Millisecond || h.ExchangeBytes != 1100 {
+		t.Errorf("got %+v", h)
+	}
+}
+
+func TestARunThatIsNotWholeHasNoResult(t *testing.T) {
+	for want, test := range map[string]struct {
+		began time.Duration
+		now   time.Duration
+	}{
+		"the run ended 1s before its window":     {0, 39 * time.Second},
+		"the load began 500ms inside the window": {10500 * time.Millisecond, time.Minute},
+	} {
+		r := newRecorder(measuring(), shard.Segment{Count: 2})
+		r.call(ended(15*time.Second), true, 0, start.Add(test.began))
+		if line, err := r.line(start.Add(test.now)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %q, %v", want, line, err)
+		}
+	}
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	if _, err := r.line(start.Add(time.Minute)); err == nil || !strings.Contains(err.Error(), "no connection was tried") {
+		t.Errorf("without a call: %v", err)
+	}
+}
+
+func TestARunThatFailedHasNoResult(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	r.call(ended(15*time.Second), true, 0, start)
+	var out strings.Builder
+	o := &resultOutput{&out, r}
+	if err := o.print(errors.New("script exception")); err == nil || !strings.Contains(err.Error(), "script exception") || out.Len() > 0 {
+		t.Errorf("printed %q, %v", out.String(), err)
+	}
+	if err := o.print(nil); err != nil || !strings.HasPrefix(out.String(), shard.Prefix) || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("printed %q, %v", out.String(), err)
+	}
+}
+
+func TestThePeriodsInWhichTheGeneratorWasThrottledAreRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cpu.stat")
+	if err := os.WriteFile(path, []byte("usage_usec 5\nnr_periods 70\nnr_throttled 3\nthrottled_usec 9\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := readThrottling(path); got != (throttling{70, 3}) {
+		t.Errorf("got %+v", got)
+	}
+	if got := readThrottling(path + ".none"); got != (throttling{}) {
+		t.Errorf("without a quota: %+v", got)
+	}
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	r.call(ended(15*time.Second), true, 0, start)
+	r.quota = [2]throttling{{70, 3}, {370, 5}}
+	if s := measured(t, r); s.CPU.Periods != 300 || s.CPU.ThrottledPeriods != 2 {
+		t.Errorf("got %+v", s.CPU)
+	}
+}
+
+func TestK6GetsTheSegmentOfThePod(t *testing.T) {
+	for s, want := range map[shard.Segment]string{
+		{Index: 0, Count: 4}: "--execution-segment=0:1/4 --execution-segment-sequence=0,1/4,2/4,3/4,1",
+		{Index: 3, Count: 4}: "--execution-segment=3/4:1 --execution-segment-sequence=0,1/4,2/4,3/4,1",
+		{Index: 0, Count: 1}: "--out=qtls",
+	} {
+		if got := strings.Join(arguments(s), " "); !strings.HasSuffix(got, want) {
+			t.Errorf("%v: %s, want %s at the end", s, got, want)
+		}
+	}
+}
+
+// Whatever the operator can ask for reaches the client's options.
+func TestEveryFieldOfALoadsClientIsAnOption(t *testing.T) {
+	two := 2
+	c := load.Client{
+		Host: "gateway", Port: 443, SNI: "a.example", Groups: []string{"X25519"}, SignatureAlgorithms: []string{"mldsa65"}, MinVersion: "1.2", MaxVersion: "1.3",
+		Resumption: true, Tickets: &two, CAFile: "/ca", CertificateFile: "/certificate", KeyFile: "/key", Provider: "/lib/oqsprovider.so",
+		Properties: "?provider=oqsprovider", Timeout: "5s",
+	}
+	for field, value := range reflect.ValueOf(c).Fields() {
+		if value.IsZero() && field.Name != "InsecureSkipVerify" {
+			t.Errorf("this test leaves %s out", field.Name)
+		}
+	}
+	object, err := clientObject(c, func(path string) ([]byte, error) { return []byte("-----BEGIN " + path), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := options.Parse(object)
+	want := options.Options{
+		Host: "gateway", Port: 443, SNI: "a.example", Groups: []string{"X25519"}, SignatureAlgorithms: []string{"mldsa65"}, MinVersion: "1.2", MaxVersion: "1.3",
+		Resumption: true, Tickets: 2, CA: "-----BEGIN /ca", Certificate: "-----BEGIN /certificate", Key: "-----BEGIN /key", Provider: "/lib/oqsprovider.so",
+		Properties: "?provider=oqsprovider", Timeout: 5 * time.Second,
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	object, err = clientObject(load.Client{Host: "gateway", Port: 443, InsecureSkipVerify: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := options.Parse(object); err != nil || !got.InsecureSkipVerify {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
