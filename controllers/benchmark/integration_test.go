@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -258,6 +259,8 @@ func TestTwoBenchmarksMeasureAGatewayOneAfterTheOther(t *testing.T) {
 	}
 	first := w.benchmark()
 	w.start()
+	release := sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(release)
 	w.reaches(first, v1alpha1.BenchmarkRunning)
 	second := first.DeepCopy()
 	second.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}
@@ -274,7 +277,7 @@ func TestTwoBenchmarksMeasureAGatewayOneAfterTheOther(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", second.Status)
 	})
-	close(hold)
+	release()
 	w.reaches(first, v1alpha1.BenchmarkCompleted)
 	w.reaches(second, v1alpha1.BenchmarkCompleted)
 	if err := w.untouched(); err != nil {
