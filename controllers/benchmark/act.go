@@ -72,6 +72,9 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		return r.restore(ctx, s)
 	case plan.Finish:
 		full, err := r.writeReport(ctx, s)
+		if _, isProblem := conditions.AsProblem(err); isProblem && b.Status.Phase == v1alpha1.BenchmarkAborting {
+			err = nil // why it was aborted is what the status has to say
+		}
 		return outcome{report: full}, err
 	}
 	return outcome{}, nil
@@ -93,8 +96,14 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) error {
 	b, now := s.benchmark, r.Clock.Now()
 	if b.Status.StartTime == nil {
-		if _, err := generator.TargetOf(b, s.source); err != nil {
+		target, err := generator.TargetOf(b, s.source)
+		if err != nil {
 			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+		}
+		for _, m := range s.plan.Measurements {
+			if _, err := generator.LoadOf(b, s.plan, m, target, 1, 1, now); err != nil {
+				return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v; a benchmark is immutable: create another one", m, err)
+			}
 		}
 		if _, err := thresholdsOf(b); err != nil {
 			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)

@@ -173,8 +173,8 @@ func TestAJobThatFailsIsMadeAgainAndAllThatFailEndTheRun(t *testing.T) {
 	if err := w.untouched(); err != nil {
 		t.Error(err)
 	}
-	// Two attempts at a capacity, and none at a latency without one.
-	if b.Status.Progress != "3/8" || len(w.made) != 4 || !strings.HasSuffix(w.made[1], "-2") {
+	// Three attempts at a capacity, and none at a latency without one.
+	if b.Status.Progress != "3/8" || len(w.made) != 6 || !strings.HasSuffix(w.made[1], "-2") {
 		t.Errorf("%s after %q", b.Status.Progress, w.made)
 	}
 	if p := b.Status.Points[0]; p.Valid || !strings.Contains(strings.Join(p.InvalidBecause, " "), v1alpha1.ReasonGeneratorFailed) {

@@ -173,7 +173,7 @@ func (b *because) list() []string {
 		if b.count[rule] > 1 {
 			text += fmt.Sprintf(" (%d times in %d measurements)", b.count[rule], b.all)
 		}
-		all = append(all, conditions.Shorten(text, 500))
+		all = append(all, conditions.Shorten(text, 250))
 	}
 	return all
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -159,7 +160,7 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	}
 }
 
-func TestABaselineAndThresholdsThatAreNoneTouchNothing(t *testing.T) {
+func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.QTLSBenchmarkSpec)
 		reason string
@@ -171,6 +172,9 @@ func TestABaselineAndThresholdsThatAreNoneTouchNothing(t *testing.T) {
 		"replicas that are not": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			s.Thresholds = []v1alpha1.BenchmarkThreshold{"efficiency@8 >= 0.9"}
 		}, v1alpha1.ReasonInvalid, "8 is none of spec.replicas"},
+		"more clients than there can be": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Replicas, s.Load.VirtualUsersPerReplica = []int32{100}, ptr.To[int32](256)
+		}, v1alpha1.ReasonInvalid, "vus 25600: want 1 to 10000"},
 		"a limit without a unit": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"p99 <= 5"} }, v1alpha1.ReasonInvalid, "want a time above 0 with its unit"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -130,7 +130,7 @@ type Limits struct {
 }
 
 // DefaultLimits are those of the operator.
-var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 2, Failures: 3}
+var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 3, Failures: 3}
 
 // Next says what to do. Doing it changes what is observed; so does doing it twice,
 // or not at all, for whoever asks again.
