@@ -54,7 +54,7 @@ func TestWhatIsInstalledByDefault(t *testing.T) {
 		kinds[kind]++
 	}
 	want := map[string]int{
-		"CustomResourceDefinition": 5, "Deployment": 1, "Service": 1, "ServiceAccount": 1,
+		"CustomResourceDefinition": 6, "Deployment": 1, "Service": 1, "ServiceAccount": 1,
 		"ClusterRole":        4,                   // the operator's, the approver's, view and edit
 		"ClusterRoleBinding": 2,                   // the operator's, the approver's
 		"Role":               1, "RoleBinding": 1, // of the operator's own namespace
