@@ -78,6 +78,8 @@ func conditions(o client.Object) []metav1.Condition {
 		return o.Status.Conditions
 	case *v1alpha1.PQCClusterIssuer:
 		return o.Status.Conditions
+	case *v1alpha1.HSMPool:
+		return o.Status.Conditions
 	}
 	panic(fmt.Sprintf("%T has no conditions", o))
 }

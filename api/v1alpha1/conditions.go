@@ -17,6 +17,9 @@ const (
 	// ConditionSessionResumption (QTLSGateway): a client resumes its session on
 	// every replica. Handshakes do not depend on it, nor does Ready.
 	ConditionSessionResumption = "SessionResumption"
+	// ConditionHSM (QTLSGateway): every member of the HSMPool signs for each ready
+	// pod. It is there where private keys lie in one. Ready does not depend on it.
+	ConditionHSM = "HSM"
 	// ConditionIssuing (PQCCertificate): a certificate is being issued.
 	ConditionIssuing = "Issuing"
 	// ConditionDevelopment (HSMPool): keys are in software. It is not there where

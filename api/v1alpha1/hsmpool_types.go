@@ -17,7 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Development",type=string,JSONPath=`.status.conditions[?(@.type=="Development")].status`,description="Whether keys are in software, and the pool is not for production"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name: at most 40 characters, so that the names of the pool's own objects fit"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 32",message="metadata.name: at most 32 characters, the room that PKCS #11 has for a token's label: keys are named by it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') || self.spec.members.all(m, has(m.remote))",message="metadata.name: a letter, and then letters, digits and '-', where the operator runs a member: a Service is named after it"
 type HSMPool struct {
 	metav1.TypeMeta   `json:",inline"`

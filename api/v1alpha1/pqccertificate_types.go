@@ -162,7 +162,7 @@ type HSMPoolReference struct {
 	// name of the HSMPool.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:MaxLength=32
 	Name string `json:"name"`
 }
 

@@ -653,7 +653,8 @@ type QTLSGatewayStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions: Accepted, ResolvedRefs, Programmed, SessionResumption, Ready.
+	// conditions: Accepted, ResolvedRefs, Programmed, SessionResumption, Ready;
+	// HSM where private keys lie in one.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -285,8 +285,8 @@ var ruleCases = map[string][]ruleCase{
 		{"two wildcards in a name", `spec: {dnsNames: ["*.*.example.com"], issuerRef: {name: a}}`, "should match"},
 	},
 	"HSMPool": {
-		{"name of 40", named(strings.Repeat("a", 40), hsmPool("")), ""},
-		{"name of 41", named(strings.Repeat("a", 41), hsmPool("")), "metadata.name: at most 40 characters"},
+		{"name of 32", named(strings.Repeat("a", 32), hsmPool("")), ""},
+		{"name of 33", named(strings.Repeat("a", 33), hsmPool("")), "metadata.name: at most 32 characters"},
 		{"shortest time-out", hsmPool("timeout: 100ms"), ""},
 		{"too short a time-out", hsmPool("timeout: 99ms"), "timeout: 100ms to 60s"},
 		{"longest time-out", hsmPool("timeout: 1m"), ""},

@@ -92,6 +92,11 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 	} {
 		conditions.Set(&status.Conditions, c.kind, c.v.status(), c.v.reason, c.v.message, g.Generation, now)
 	}
+	if v, ok := signing(in, p); ok {
+		conditions.Set(&status.Conditions, v1alpha1.ConditionHSM, v.status(), v.reason, v.message, g.Generation, now)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHSM)
+	}
 	return status
 }
 

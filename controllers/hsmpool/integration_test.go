@@ -102,7 +102,9 @@ func TestAPoolFollowsItsMembers(t *testing.T) {
 		e := <-recorder.Events
 		reasons[strings.Join(strings.Fields(e)[:2], " ")] = true
 	}
-	for _, want := range []string{"Warning SecretNotFound", "Normal Ready", "Warning PINWrong", "Warning HSMUnreachable", "Normal MemberUp"} {
+	// Whether both members came at once does not matter here: the Secret may have
+	// come between the looks at the two.
+	for _, want := range []string{"Warning SecretNotFound", "Normal Degraded", "Warning PINWrong", "Warning HSMUnreachable", "Normal MemberUp"} {
 		if !reasons[want] {
 			t.Errorf("no event %q among %v", want, reasons)
 		}

@@ -8,6 +8,7 @@
 //	probe -ca ca.pem -sni web.example -watch 10ms ADDR...             a line whenever the certificate changes
 //	probe -observe 127.0.0.1:4433                                     not a client: says what the next client's hello offers
 //	probe -relay 127.0.0.1:4433 -segment 1 ADDR                       not a client: passes another's connection on in pieces
+//	probe -relay :4433 -delay 10ms ADDR                               not a client: passes connections on, and answers later
 package main
 
 import (
@@ -47,6 +48,7 @@ type options struct {
 	watch time.Duration
 
 	observe, relay string
+	delay          time.Duration // of the relay
 }
 
 func main() {
@@ -129,6 +131,7 @@ func parse(args []string) (options, error) {
 	flags.DurationVar(&o.watch, "watch", 0, "connect to each address at this interval and print a line whenever the certificate is another")
 	flags.StringVar(&o.observe, "observe", "", "accept one connection at this address and print what its ClientHello offers")
 	flags.StringVar(&o.relay, "relay", "", "accept one connection at this address and pass it on, in the pieces that the other options say")
+	flags.DurationVar(&o.delay, "delay", 0, "with -relay: accept any number of connections, and pass on so much later what the server says")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

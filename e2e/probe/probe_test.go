@@ -461,6 +461,33 @@ func TestRelayCutsUpAnotherClientsHello(t *testing.T) {
 	}
 }
 
+func TestRelayAnswersLater(t *testing.T) {
+	const delay = 50 * time.Millisecond
+	ca := newAuthority(t)
+	server := webServer(t, &tls.Config{Certificates: []tls.Certificate{ca.issue(t, 0x6)}})
+	address := freeAddress(t)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = run(ctx, []string{"-relay", address, "-delay", delay.String(), server}, nil, io.Discard)
+	}()
+	for range 2 { // it takes more than one
+		var r Result
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+			if _, r = probe[Result](t, nil, "-ca", ca.file, "-sni", "web.example", "-http", "/", address); r.Class != Connect {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if !r.OK || r.HandshakeMS < float64(delay.Milliseconds()) {
+			t.Errorf("%s %s, after %v ms", r.Class, r.Error, r.HandshakeMS)
+		}
+	}
+	end()
+	<-done
+}
+
 func TestADamagedHelloIsAnError(t *testing.T) {
 	for name, records := range map[string][]byte{
 		"nothing":       nil,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"time"
 )
 
 // relay accepts one connection at o.relay and passes it on to the server, in the pieces that o.wire says: so the hello of
@@ -16,6 +17,9 @@ func relay(ctx context.Context, o options) error {
 	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
+	if o.delay > 0 {
+		return relayLate(ctx, l, o)
+	}
 	client, err := l.Accept()
 	if err != nil {
 		return err
@@ -39,6 +43,40 @@ func relay(ctx context.Context, o options) error {
 		if _, err := server.Write(record); err != nil {
 			return nil // the server is
 		}
+	}
+}
+
+// relayLate passes any number of connections on, and what the server says so much later, as if it were slow. It ends when
+// the context does.
+func relayLate(ctx context.Context, l net.Listener, o options) error {
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return ctx.Err()
+		}
+		go func() {
+			defer client.Close()
+			server, err := new(net.Dialer).DialContext(ctx, "tcp", o.addresses[0])
+			if err != nil {
+				return
+			}
+			defer server.Close()
+			go func() {
+				_, _ = io.Copy(server, client) // the end of either side ends both
+				server.Close()
+			}()
+			buffer := make([]byte, 64<<10)
+			for {
+				n, err := server.Read(buffer)
+				if err != nil {
+					return
+				}
+				time.Sleep(o.delay)
+				if _, err := client.Write(buffer[:n]); err != nil {
+					return
+				}
+			}
+		}()
 	}
 }
 

@@ -116,7 +116,7 @@ func goModules(info *buildinfo.BuildInfo) []cdx.Component {
 		switch {
 		case m.Replace == nil:
 			modules = append(modules, goComponent(m.Path, m.Version))
-		case m.Replace.Version == "": // by a folder, which is the module as it is there
+		case m.Replace.Version == "", m.Replace.Version == "(devel)": // by a folder, which is the module as it is there
 			modules = append(modules, goComponent(m.Path, ""))
 		default:
 			modules = append(modules, goComponent(m.Replace.Path, m.Replace.Version))

@@ -22,6 +22,7 @@ func sampleBOM(t *testing.T) *cdx.BOM {
 			{Path: "k8s.io/api", Version: "v0.36.3"},
 			{Path: "example.com/old", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/fork", Version: "v1.0.1+incompatible"}},
 			{Path: "example.com/local", Version: "v0.0.0", Replace: &debug.Module{Path: "../local"}},
+			{Path: "example.com/checkout", Version: "v0.0.0", Replace: &debug.Module{Path: "../", Version: "(devel)"}},
 		},
 	}}
 	second := goProgram{"qtls-probe", strings.Repeat("cd", 32), &buildinfo.BuildInfo{GoVersion: "go1.27.4"}}
@@ -52,6 +53,7 @@ func TestBillOfMaterialsNamesPackagesProgramsAndModules(t *testing.T) {
 		"pkg:golang/k8s.io/api@v0.36.3":                     "v0.36.3",
 		"pkg:golang/example.com/fork@v1.0.1%2Bincompatible": "v1.0.1+incompatible",
 		"pkg:golang/example.com/local":                      "",
+		"pkg:golang/example.com/checkout":                   "",
 		"module:oqsprovider.so":                             "1.2.3",
 		"pkg:cargo/kpqc@0.2.1":                              "0.2.1",
 		"pkg:cargo/oqs-sys@0.11.0%2Bliboqs-0.13.0":          "0.11.0+liboqs-0.13.0",

@@ -31,9 +31,6 @@ const (
 	keysDir   = "keys"
 	statusDir = "status"
 
-	// memberUp is the state of a member that signs.
-	memberUp = "Up"
-
 	// mostAbandonedJobs of a worker: each is memory and a session that a client
 	// who left took with it. At twice as many the module lets threads wait
 	// for signatures.
@@ -278,7 +275,7 @@ type hsmMemberStatus struct {
 // with each signature.
 func (m hsmMemberStatus) inStatus() dataplane.HSMMemberStatus {
 	s := dataplane.HSMMemberStatus{Name: m.Name, State: m.State}
-	if m.State != memberUp {
+	if m.State != dataplane.HSMMemberUp {
 		s.Error = m.LastError
 	}
 	return s

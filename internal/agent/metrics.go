@@ -268,7 +268,7 @@ func (c hsmCollector) Collect(out chan<- prometheus.Metric) {
 	tell(hsmAbandoned, prometheus.GaugeValue, float64(s.AbandonedJobs))
 	for _, m := range s.Members {
 		up := 0.0
-		if m.State == memberUp {
+		if m.State == dataplane.HSMMemberUp {
 			up = 1
 		}
 		tell(hsmUp, prometheus.GaugeValue, up, m.Name)

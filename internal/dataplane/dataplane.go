@@ -244,6 +244,9 @@ type Status struct {
 	Reloads        int    `json:"reloads"`
 }
 
+// HSMMemberUp is the state of a member that signs.
+const HSMMemberUp = "Up"
+
 // HSMMemberStatus is a member of the HSMPool as HAProxy sees it.
 type HSMMemberStatus struct {
 	Name string `json:"name"`

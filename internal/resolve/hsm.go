@@ -12,10 +12,6 @@ import (
 	"qtls.dev/qtls/internal/model"
 )
 
-// mostPoolName is the length of a token's label in PKCS #11: keys are found by
-// the pool's name in its place.
-const mostPoolName = 32
-
 // hsmPool resolves spec.hsmRef.
 func (r *resolver) hsmPool() {
 	ref := r.gateway.Spec.HSMRef
@@ -30,10 +26,6 @@ func (r *resolver) hsmPool() {
 	pool := r.objects.HSMPools[ref.Name]
 	if pool == nil {
 		problem(v1alpha1.ReasonHSMPoolNotFound, "there is no HSMPool %q in namespace %q; create it or name another", ref.Name, r.gateway.Namespace)
-		return
-	}
-	if len(ref.Name) > mostPoolName {
-		problem(v1alpha1.ReasonInvalid, "HSMPool %q has a name of %d characters, of which a PKCS #11 URI finds %d; use one of a shorter name", ref.Name, len(ref.Name), mostPoolName)
 		return
 	}
 	members, err := hsmpool.GatewayMembers(pool)

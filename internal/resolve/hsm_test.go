@@ -95,12 +95,6 @@ func TestAPoolThatCannotBeUsed(t *testing.T) {
 			"which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonHSMPoolNotFound, `spec.hsmRef: there is no HSMPool "vault" in namespace "shop"`},
 		"no credentials": {func(f *fixture) { f.objects.HSMPools["vault"] = vaultPool(t, "b") },
 			"which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonSecretNotFound, "spec.members[b].remote.gatewayTLSSecretRef is not set"},
-		"a long name": {func(f *fixture) {
-			long := strings.Repeat("v", 33)
-			f.gateway.Spec.HSMRef.Name = long
-			f.objects.HSMPools[long] = vaultPool(t, "")
-			f.objects.Secrets["shop-ml-dsa-65"].Data[corev1.TLSPrivateKeyKey] = keypair.Reference{Pool: long, Label: "x"}.PEM()
-		}, "which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonInvalid, "a name of 33 characters"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t).inVault(t)

@@ -66,6 +66,9 @@ pub fn prepare() -> Result<(), &'static str> {
     if LIBCRYPTO.get_or_init(load).is_none() {
         return Ok(());
     }
+    // Not with the first job: HAProxy lets no thread start once it serves (RLIMIT_NPROC), and without the timer's, jobs cannot
+    // be paused.
+    Timer::of_process();
     *STACKS.get_or_init(|| {
         let program = Library::this();
         // SAFETY: OpenSSL gives this name this type.

@@ -125,14 +125,17 @@ func (r Report) Markdown() string {
 	line("## Where a handshake's time and bytes go\n")
 	var rows [][]string
 	for _, p := range r.Points {
-		client, network, server := none, none, none
+		client, network, server, exchange := none, none, none, none
 		if p.Latency != nil && p.Latency.Split != nil {
 			s := p.Latency.Split
 			client, network, server = duration(s.Client), duration(s.Network), duration(s.Server)
 		}
-		rows = append(rows, []string{p.Mode, fmt.Sprint(p.Replicas), client, network, server, byteCount(p.Bytes.Sent), byteCount(p.Bytes.Received), byteCount(p.Bytes.Certificate)})
+		if p.Latency != nil && p.Latency.Exchange > 0 {
+			exchange = duration(p.Latency.Exchange)
+		}
+		rows = append(rows, []string{p.Mode, fmt.Sprint(p.Replicas), client, network, server, exchange, byteCount(p.Bytes.Sent), byteCount(p.Bytes.Received), byteCount(p.Bytes.Certificate)})
 	}
-	table([]string{"mode", "replicas", "client", "network", "server", "sent", "received", "of it certificates"}, rows)
+	table([]string{"mode", "replicas", "client", "network", "server", "exchange after it", "sent", "received", "of it certificates"}, rows)
 
 	line("## Environment\n")
 	rows = nil

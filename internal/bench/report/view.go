@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"qtls.dev/qtls/internal/bench/stats"
@@ -127,6 +128,8 @@ func (s Scaling) Predicted() string {
 type section struct {
 	Mode Mode
 	Rows []row
+	// Exchanges followed the handshakes.
+	Exchanges bool
 	// Notes are about points: of several that have the same one, it is there once.
 	Notes []note
 }
@@ -182,6 +185,7 @@ type row struct {
 	Mean       cell
 	P          []cell
 	Max        string
+	Exchange   string
 	Resumption string
 	Failures   string
 	Memory     cell
@@ -227,6 +231,7 @@ func (r Report) sections() []section {
 			}
 		}
 		s.Notes = notes(s.Rows)
+		s.Exchanges = slices.ContainsFunc(s.Rows, func(x row) bool { return x.Exchange != none })
 		if len(s.Rows) > 0 {
 			all = append(all, s)
 		}
@@ -236,7 +241,7 @@ func (r Report) sections() []section {
 
 func (r Report) row(p Point) row {
 	x := row{
-		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
+		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none, Exchange: none,
 		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
 	}
 	if n := p.Failed(); n > 0 {
@@ -276,6 +281,9 @@ func (r Report) row(p Point) row {
 	if l := p.Latency; l != nil {
 		if l.Count > 0 {
 			x.Min, x.Mean, x.Max = duration(l.Min), estimate(l.Mean, seconds), duration(l.Max)
+		}
+		if l.Exchange > 0 {
+			x.Exchange = duration(l.Exchange)
 		}
 		for _, reason := range l.Reasons() {
 			x.Reasons = append(x.Reasons, "latency, "+reason)
