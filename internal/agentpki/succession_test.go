@@ -65,7 +65,7 @@ func TestPeersUnderstandEachOtherWhileAuthoritiesChange(t *testing.T) {
 			certificates++
 		}
 		late = append(late, present)
-		if len(late) > 2 {
+		if len(late) > 3 {
 			late = late[1:]
 		}
 		if !accepts(t, late[0], present, now) || !accepts(t, present, late[0], now) {
