@@ -120,6 +120,7 @@ func suites(set settings) []suite {
 			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
 			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
 			check("the KpqC cases with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "demo", "--handshakes", "50", "--seconds", "2"),
+			check("keys in HSMs with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("the fast path with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "cost", "--rounds", "1", "--handshakes", "20"),
 		}},
 	}
