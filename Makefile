@@ -134,8 +134,10 @@ lint-go:
 	@go run -exec 'go -C $(CURDIR)/hack/images run . k6 --' $(GOLANGCI) run --config=/src/.golangci.yml ./...
 lint-rust:
 	@go -C hack/images run . cargo -- fmt --check
+	@go -C hack/images run . cargo -- fmt --check --manifest-path kryoptic/Cargo.toml
 	@go -C hack/images run . cargo -- clippy --release --locked --all-targets --package oqsprovider -- -D warnings
 	@go -C hack/images run . cargo -- clippy --release --locked --all-targets --workspace --exclude oqsprovider -- -D warnings
+	@go -C hack/images run . cargo -- clippy --release --locked --manifest-path kryoptic/Cargo.toml -- -D warnings
 lint-shell:
 	@shellcheck $(SCRIPTS)
 lint-paths:

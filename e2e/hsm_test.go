@@ -407,7 +407,7 @@ func TestSoftToken(t *testing.T) {
 	n := newNamespace(t)
 	a := n.withIssuer()
 	n.startEcho("echo", 1, "")
-	pool := &v1alpha1.HSMPool{Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
+	pool := &v1alpha1.HSMPool{Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{
 		Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Ephemeral: true}},
 	}}}}
 	pool.Name = "dev"

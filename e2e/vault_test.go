@@ -50,6 +50,10 @@ var vaultDaemons = map[string]vaultDaemon{
 	"a": {portA, "shared", "pin"}, "b": {portB, "shared", "pin"}, "stranger": {portStranger, "other", "pin"}, "forgetful": {portForgetful, "third", "wrong-pin"},
 }
 
+// forSignature is long, here and in the daemons, for a machine may stand still: what is killed refuses connections, and is
+// not waited for.
+var forSignature = &metav1.Duration{Duration: time.Minute}
+
 // supervise runs an hsmd, and again when it ends, unless it is to be away. The kubelet would wait ever longer with what
 // crashes.
 const supervise = `while :; do if [ ! -e /control/$0.away ]; then /usr/bin/hsmd --config /etc/vault/$0.conf & echo $! > /control/$0.pid; wait $!; fi; sleep 0.1; done`
@@ -102,6 +106,7 @@ client-ca-file = /etc/vault/ca.crt
 module = /usr/lib/pkcs11/libkryoptic_pkcs11.so
 token = %s
 pin-file = /etc/vault/%s
+timeout = 60000ms
 [client operator]
 keys = *
 may = status, find, sign, generate, retire
@@ -138,8 +143,7 @@ may = status, find, sign
 func (v vault) pool(name string, members ...v1alpha1.HSMMember) *v1alpha1.HSMPool {
 	return &v1alpha1.HSMPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.name, Name: name},
-		// Long, for a machine may be busy: what is killed refuses connections, and is not waited for.
-		Spec: v1alpha1.HSMPoolSpec{Members: members, Timeout: &metav1.Duration{Duration: 30 * time.Second}},
+		Spec:       v1alpha1.HSMPoolSpec{Members: members, Timeout: forSignature},
 	}
 }
 

@@ -64,14 +64,29 @@ func (w world) soft(name string, storage v1alpha1.SoftTokenStorage, members ...s
 	for _, m := range members {
 		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: m, SoftToken: &v1alpha1.SoftToken{Storage: storage}})
 	}
+	w.create(pool)
+	return pool
+}
+
+// create a pool until the test ends: the controllers of other tests have nothing
+// to do with it.
+func (w world) create(pool *v1alpha1.HSMPool) {
+	w.Helper()
 	if err := w.Create(w.Context(), pool); err != nil {
 		w.Fatal(err)
 	}
-	return pool
+	w.Cleanup(func() { _ = w.Delete(context.Background(), pool) })
 }
 
 func (w world) get(name string, o client.Object) error {
 	return w.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, o)
+}
+
+// change a pool, whatever its status has become since it was read.
+func (w world) change(pool *v1alpha1.HSMPool, edit func()) error {
+	before := pool.DeepCopy()
+	edit()
+	return w.Patch(w.Context(), pool, client.MergeFrom(before))
 }
 
 // is waits until a pool's condition is as it should be.
@@ -185,8 +200,7 @@ func TestTheDaemonOfASoftToken(t *testing.T) {
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "soft-a")
 
 	// A member that goes takes all of its own along, and nothing else.
-	pool.Spec.Members = pool.Spec.Members[1:]
-	if err := w.Update(t.Context(), pool); err != nil {
+	if err := w.change(pool, func() { pool.Spec.Members = pool.Spec.Members[1:] }); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func(context.Context) error {
@@ -218,8 +232,7 @@ func TestASoftTokenWithoutAVolume(t *testing.T) {
 	if err := w.get("dev-soft-hsmd", &corev1.PersistentVolumeClaim{}); !apierrors.IsNotFound(err) {
 		t.Errorf("there is a volume (%v)", err)
 	}
-	pool.Spec.Members[0].SoftToken.Storage.Ephemeral = false
-	if err := w.Update(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "add a member with another name") {
+	if err := w.change(pool, func() { pool.Spec.Members[0].SoftToken.Storage.Ephemeral = false }); err == nil || !strings.Contains(err.Error(), "add a member with another name") {
 		t.Errorf("the storage can be changed: %v", err)
 	}
 }
@@ -264,8 +277,7 @@ func TestMembersThatShareAToken(t *testing.T) {
 		}
 	}
 
-	pool.Spec.Members = pool.Spec.Members[1:]
-	if err := w.Update(t.Context(), pool); err != nil {
+	if err := w.change(pool, func() { pool.Spec.Members = pool.Spec.Members[1:] }); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func(context.Context) error {
@@ -319,12 +331,7 @@ func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 		}
 		return nil
 	})
-	pool = pool.DeepCopy()
-	if err := w.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
-		t.Fatal(err)
-	}
-	pool.Spec.Timeout = &metav1.Duration{Duration: 7 * time.Second}
-	if err := w.Update(t.Context(), pool); err != nil {
+	if err := w.change(pool, func() { pool.Spec.Timeout = &metav1.Duration{Duration: 7 * time.Second} }); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func(context.Context) error {
@@ -344,9 +351,7 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"},
 		},
 	}}}}
-	if err := w.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	w.create(pool)
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `spec.members[luna].daemon.pinSecretRef: Secret "luna-pin" is not there in namespace "`+w.namespace)
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDevelopment); c != nil {
 		t.Errorf("an HSM is said to be for development: %+v", c)
@@ -406,9 +411,9 @@ func TestWhatMembersMayNotBe(t *testing.T) {
 			t.Errorf("%s: %v\nwant a refusal that says %q", name, err, tc.says)
 		}
 	}
-	for name, m := range map[string]v1alpha1.HSMMember{"label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true})} {
-		if err := w.Create(t.Context(), &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{m}}}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+	for name, m := range map[string]v1alpha1.HSMMember{
+		"label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true}),
+	} {
+		w.create(&v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{m}}})
 	}
 }

@@ -24,7 +24,7 @@ mount -o remount,bind,ro "$root"
 set -- "/tmp/bin/${program##*/}" "$@"
 if [ -z "$asan" ]; then exec chroot "$root" "$@"; fi
 failed=0
-chroot "$root" env "LD_PRELOAD=$(printf '%s\n' "$asan" | sed 's#.*/#/tmp/bin/#')" \
+chroot "$root" env "LD_PRELOAD=$(printf '%s\n' "$asan" | sed 's#.*/#/tmp/bin/#' | paste -sd:)" \
     "ASAN_OPTIONS=` + asanOptions + `:verify_asan_link_order=0" "$@" || failed=$?
 ` + asanReports("$root/tmp") + `
 exit $failed`

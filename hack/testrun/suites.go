@@ -57,6 +57,7 @@ var (
 	provider    = preparation{name: "OpenSSL provider", variable: "QTLS_PROVIDER", command: []string{"go", "-C", "hack/images", "run", ".", "provider"}}
 	hsmd        = preparation{name: "hsmd", variable: "QTLS_HSMD", command: []string{"go", "-C", "hack/images", "run", ".", "hsmd"}}
 	kryoptic    = preparation{name: "kryoptic", variable: "QTLS_HSM_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "kryoptic"}}
+	pkcs11      = preparation{name: "PKCS#11 module", variable: "QTLS_PKCS11_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "pkcs11"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
 	chromium    = preparation{name: "Chromium", command: []string{"hack/deps", "browser"}}
 	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
@@ -98,7 +99,7 @@ func suites(set settings) []suite {
 		{name: "browser", prepare: []preparation{chromium}, steps: []step{
 			goTest(".", append([]string{"-count=1", "-tags=browser", "-run=InABrowser"}, packagesWithTag("browser")...)...),
 		}},
-		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider}, steps: []step{
+		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider, hsmd, kryoptic, pkcs11}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
@@ -119,6 +120,7 @@ func suites(set settings) []suite {
 			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
 			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
 			check("the KpqC cases with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "demo", "--handshakes", "50", "--seconds", "2"),
+			check("keys in HSMs with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("the fast path with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "cost", "--rounds", "1", "--handshakes", "20"),
 		}},
 	}

@@ -225,7 +225,7 @@ fn cost(dir: &Path, parts: &Parts, rounds: usize, handshakes: usize) -> Result<V
     );
     let token = parts.kryoptic(&KEYS.map(|(label, _, how)| (label, how)))?;
     let labels = KEYS.map(|key| key.0);
-    let directly = parts.directly(&token)?;
+    let (directly, copied) = (parts.directly(&token, false)?, parts.directly(&token, true)?);
     let member = parts.member_kryoptic("kryoptic", CLIENTS);
     let module = [parts.slot("module", "ordered", &[member], &labels)?, token.environment()].concat();
     let waiting = Settings::new(Providers::Stock, GROUP);
@@ -255,6 +255,7 @@ fn cost(dir: &Path, parts: &Parts, rounds: usize, handshakes: usize) -> Result<V
         rows.extend([
             Row::new(dir, &name(SOFTWARE), &[&software], &waiting)?,
             in_process(DIRECTLY, &waiting, &directly)?,
+            in_process("direct, key copied", &waiting, &copied)?,
             Row { counted: true, ..in_process("module, threads wait", &waiting, &module)? },
             Row { counted: true, ..in_process("module", &paused, &module)? },
             behind("hsmd", 1)?,
@@ -281,9 +282,10 @@ fn cost(dir: &Path, parts: &Parts, rounds: usize, handshakes: usize) -> Result<V
         if row.name.ends_with(DIRECTLY) {
             direct.clone_from(&row.seen.cpu);
         }
-        let compared = match row.name.ends_with(SOFTWARE) {
+        let ratios = ratios(&row.seen.cpu, &direct);
+        let compared = match row.name.ends_with(SOFTWARE) || ratios.is_empty() {
             true => "-".into(),
-            false => format!("{:.2}", spread(&ratios(&row.seen.cpu, &direct))),
+            false => format!("{:.2}", spread(&ratios)),
         };
         println!(
             "{:<33} {:>18} {:>21} {:>7.2} {:>21}   {compared:<20} {}",
@@ -359,7 +361,7 @@ fn slow(dir: &Path, parts: &Parts, rounds: usize, time: Duration) -> Result<Vec<
         row.others.add(&format!("{}, the other port", row.name), tally, time, 0.0);
         Ok(())
     })?;
-    let blocked = rows[0].seen.rate.clone();
+    let blocked = rows[0].seen.rate.clone(); // of the threads that wait
     println!(
         "{:<33} {:>18} {:>21} {:>21} {:>8} {:>21} {:>8}   signatures",
         "", "handshakes/s", "of what waits", "median, ms", "99 %", "other port's, ms", "99 %"

@@ -150,7 +150,7 @@ impl Parts {
         let init = ["--module", text(&self.kryoptic), "--label", LABEL, "--pin-file", text(&pin)];
         let init = [&["init-soft-token"], &init[..], &["--so-pin-file", text(&so_pin)]].concat();
         run(&self.hsmd, &token.environment(), &init)?;
-        let environment = self.directly(&token)?;
+        let environment = self.directly(&token, false)?;
         for (label, algorithm) in keys {
             let (key, public) = (self.path("made.key"), self.path(&format!("{label}.pub")));
             let uri = format!("pkcs11_uri:pkcs11:token={LABEL};object={label}");
@@ -161,13 +161,14 @@ impl Parts {
         Ok(token)
     }
 
-    /// An environment in which pkcs11-provider calls kryoptic itself.
-    pub fn directly(&self, token: &Kryoptic) -> Result<Environment> {
+    /// An environment in which pkcs11-provider calls kryoptic itself: with the token's own key, as all that can lose its
+    /// session has to, or with a copy that pkcs11-provider keeps in its session unless it is told not to.
+    pub fn directly(&self, token: &Kryoptic, copied: bool) -> Result<Environment> {
         let more = format!(
-            "pkcs11-module-token-pin = file:{}\npkcs11-module-encode-provider-uri-to-pem = true\n",
+            "pkcs11-module-token-pin = file:{}\npkcs11-module-encode-provider-uri-to-pem = true\npkcs11-module-cache-keys = {copied}\n",
             self.pin().display()
         );
-        let conf = self.openssl_conf("directly", &self.kryoptic, &more)?;
+        let conf = self.openssl_conf(&format!("directly-{copied}"), &self.kryoptic, &more)?;
         Ok([vec![("OPENSSL_CONF", conf)], token.environment()].concat())
     }
 

@@ -1,0 +1,94 @@
+//go:build integration
+
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+// A gateway follows the pool that its key lies in: from its first problem to the
+// revision that names the members, and what its agents may read.
+func TestAGatewayFollowsItsHSMPool(t *testing.T) {
+	c, ns, _ := start(t)
+	secret, g := webSecret(t, ns), webGateway(ns)
+	secret.Data[corev1.TLSPrivateKeyKey] = keypair.Reference{Pool: "vault", Label: "web-1"}.PEM()
+	create(t, c, secret, webService(ns), g)
+	change := func(o client.Object, change func()) {
+		t.Helper()
+		testenv.Eventually(t, func(ctx context.Context) error {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+				return err
+			}
+			change()
+			return c.Update(ctx, o)
+		})
+	}
+	has(t, c, g, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalid, `set spec.hsmRef.name to "vault"`)
+
+	change(g, func() { g.Spec.HSMRef = &v1alpha1.HSMPoolReference{Name: "vault"} })
+	has(t, c, g, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonHSMPoolNotFound, `there is no HSMPool "vault"`)
+
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "vault"}, Spec: v1alpha1.HSMPoolSpec{
+		Members: []v1alpha1.HSMMember{{Name: "a", Remote: &v1alpha1.RemoteHSM{Address: "a.hsm.example.com:7443", TLSSecretRef: v1alpha1.SecretReference{Name: "operator"}}}}}}
+	create(t, c, pool)
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonSecretNotFound, "gatewayTLSSecretRef")
+
+	change(pool, func() {
+		pool.Spec.Members[0].Remote.GatewayTLSSecretRef = &v1alpha1.SecretReference{Name: "clients"}
+	})
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
+	has(t, c, g, v1alpha1.ConditionHSM, v1alpha1.ReasonPending, "no pod is ready")
+	members := func(want string) {
+		t.Helper()
+		testenv.Eventually(t, func(ctx context.Context) error {
+			a, _, err := assignment(ctx, c, ns)
+			if err != nil {
+				return err
+			}
+			cm := &corev1.ConfigMap{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: dataplane.ObjectName("web")}, cm); err != nil {
+				return err
+			}
+			var r dataplane.Revision
+			if err := json.Unmarshal([]byte(cm.Data[dataplane.RevisionKey(a.Stable.Revision)]), &r); err != nil {
+				return err
+			}
+			if r.HSM == nil || fmt.Sprint(r.HSM.Members) != want {
+				return fmt.Errorf("HSM: %+v, want the members %s", r.HSM, want)
+			}
+			return nil
+		})
+	}
+	members("[{a a.hsm.example.com:7443 a.hsm.example.com clients}]")
+	testenv.Eventually(t, func(ctx context.Context) error {
+		role := &rbacv1.Role{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, role); err != nil {
+			return err
+		}
+		for _, rule := range role.Rules {
+			if slices.Contains(rule.Resources, "secrets") && slices.Contains(rule.ResourceNames, "clients") {
+				return nil
+			}
+		}
+		return fmt.Errorf("agents may not read the Secret: %+v", role.Rules)
+	})
+
+	// Another list of members is another revision.
+	change(pool, func() { pool.Spec.Members[0].Remote.ServerName = "hsm.example.com" })
+	members("[{a a.hsm.example.com:7443 hsm.example.com clients}]")
+}
