@@ -31,6 +31,9 @@ type state struct {
 	observed         plan.Observed
 }
 
+// aborted: what is not measured yet will not be.
+func (s state) aborted() bool { return s.benchmark.Status.Phase == v1alpha1.BenchmarkAborting }
+
 func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
 	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed)}
 	var err error

@@ -41,6 +41,10 @@ func head(s state) report.Report {
 	b := s.benchmark
 	r := report.Report{Name: b.Name, Namespace: b.Namespace, UID: string(b.UID), Gateway: b.Spec.GatewayRef.Name,
 		Finished: s.observed.Now.UTC(), Preset: string(b.Spec.Load.Preset), Seed: b.Status.Plan.Seed}
+	if s.aborted() {
+		r.Aborted = whyAborted(b)
+		r.Notes = append(r.Notes, "The run was aborted: "+r.Aborted)
+	}
 	if b.Status.StartTime != nil {
 		r.Started = b.Status.StartTime.UTC()
 	}
@@ -98,16 +102,24 @@ func environment(s state) report.Environment {
 	return e
 }
 
-// measurements that are recorded, of those chosen. Decoded, they take much memory.
+// neverMade is why a measurement that was planned has no result when a run ends
+// before it.
+const neverMade = "not measured: the run ended before"
+
+// measurements that are recorded, of those chosen; when the run is aborted those
+// too that were planned, for it is of them that the others are a part. Decoded,
+// they take much memory.
 func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measurement, error) {
 	var all []report.Measurement
 	for _, m := range s.plan.Measurements {
 		one, done := s.records[m.Name()]
-		if !done || !choose(m) {
+		if !choose(m) || !done && !s.aborted() {
 			continue
 		}
 		r := report.Measurement{Mode: m.Mode, Replicas: int(m.Replicas), Phase: validity.Phase(m.Phase), Block: int(m.Repetition)}
-		if one.Reason != "" {
+		if !done {
+			r.Missing = neverMade
+		} else if one.Reason != "" {
 			r.Missing = one.Reason + ": " + one.Message
 		} else {
 			result, err := one.decode()

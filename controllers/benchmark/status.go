@@ -49,7 +49,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 
 	maps.Copy(s.records, done.recorded)
-	if p := progress(s.plan, s.records); p != after.Progress {
+	if p := progress(s.plan, s.records); p != after.Progress || a.Kind == plan.Finish && s.aborted() && len(s.records) > 0 {
 		points, err := pointsOf(s)
 		if err != nil {
 			return after, err
@@ -86,12 +86,18 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	case plan.Finish:
 		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
 		if done.report != nil {
-			passed(*done.report, set)
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 		}
 		if after.Phase == v1alpha1.BenchmarkAborting {
 			after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
+			if len(b.Spec.Thresholds) > 0 {
+				// Whatever was measured before: it is not what was to be decided.
+				set(v1alpha1.ConditionPassed, metav1.ConditionFalse, abortReason(b), "the run was aborted, so no threshold is decided: "+whyAborted(b))
+			}
 			break
+		}
+		if done.report != nil {
+			passed(*done.report, set)
 		}
 		after.Phase = v1alpha1.BenchmarkCompleted
 		complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
@@ -116,6 +122,22 @@ func passed(r report.Report, set func(kind string, status metav1.ConditionStatus
 		return
 	}
 	set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonThresholdsPassed, fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds)))
+}
+
+// abortReason and whyAborted are what the condition Complete says of a run that
+// was aborted.
+func abortReason(b *v1alpha1.QTLSBenchmark) string {
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); c != nil {
+		return c.Reason
+	}
+	return v1alpha1.ReasonThresholdsNotPassed
+}
+
+func whyAborted(b *v1alpha1.QTLSBenchmark) string {
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); c != nil {
+		return c.Reason + ": " + c.Message
+	}
+	return "the status does not say why"
 }
 
 func inUse(b *v1alpha1.QTLSBenchmark) string {

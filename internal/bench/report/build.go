@@ -21,14 +21,15 @@ type Measurement struct {
 	// Block is the repetition, from 1: what has the same one was measured close
 	// together.
 	Block int
-	// Result is nil where there is none, and Missing says why then.
+	// Result is nil where there is none, and Missing says why then: a measurement
+	// that was planned and never made is one of these.
 	Result   *shard.Result
 	Missing  string
 	Evidence validity.Evidence
 }
 
-// ValidShare of a phase's repetitions have to be results for its figures to be
-// one. Fewer, and leaving the others out would be a choice of the better ones.
+// ValidShare of a phase's planned repetitions have to be results for its figures
+// to be one. Fewer, and leaving the others out would be a choice of the better ones.
 const ValidShare = 0.8
 
 // Percentiles that a report has.
@@ -161,7 +162,7 @@ func judge(ms []Measurement) (Phase, []Measurement, error) {
 		blocks[m.Block] = true
 		r := Repetition{Block: m.Block, Idle: m.Evidence.MachineIdle}
 		if m.Result == nil {
-			r.Reasons = []validity.Reason{{Rule: validity.NotObserved, Message: m.Missing}}
+			r.Missing, r.Reasons = true, []validity.Reason{{Rule: validity.NotMeasured, Message: m.Missing}}
 		} else {
 			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, m.Result.Mean().Seconds(), serverCPU(m)
 			r.Reasons = validity.Judge(m.Evidence)

@@ -71,9 +71,9 @@ func (r *Report) Evaluate(thresholds []threshold.Threshold) {
 	}
 }
 
-// Passed tells whether every threshold did.
+// Passed tells whether every threshold did. A run that was aborted decides none.
 func (r Report) Passed() bool {
-	return !slices.ContainsFunc(r.Thresholds, func(t Threshold) bool { return t.Verdict != threshold.Passed })
+	return r.Aborted == "" && !slices.ContainsFunc(r.Thresholds, func(t Threshold) bool { return t.Verdict != threshold.Passed })
 }
 
 func (r Report) evaluate(t threshold.Threshold) Threshold {
@@ -132,6 +132,12 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 	}
 	switch m {
 	case threshold.Failures: // failures count wherever they happen
+		if missing, of := p.missing(); missing > 0 {
+			return 0, 0, "", fmt.Sprintf("%d of %d measurements have no result: what failed in them is not known; in the others %d of %d attempts did", missing, of, p.Failed(), p.Attempts)
+		}
+		if p.Attempts == 0 {
+			return 0, 0, "", "nothing was attempted"
+		}
 		n := float64(p.Failed())
 		return n, n, fmt.Sprintf("%d of %d attempts", p.Failed(), p.Attempts), ""
 	case threshold.Efficiency:

@@ -40,7 +40,9 @@ type Report struct {
 	Peers      []Peer      `json:"peers,omitempty"`
 	Thresholds []Threshold `json:"thresholds,omitempty"`
 	Comparison *Comparison `json:"comparison,omitempty"`
-	Notes      []string    `json:"notes,omitempty"`
+	// Aborted says why the run ended before everything was measured.
+	Aborted string   `json:"aborted,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
 }
 
 // Environment is what the figures belong to.
@@ -123,6 +125,17 @@ func (p Point) Failed() int64 {
 	return n
 }
 
+// missing counts the measurements of a point without a result, and all of them.
+func (p Point) missing() (missing, of int) {
+	if c := p.Capacity; c != nil {
+		missing, of = missing+c.missing(), of+len(c.Repetitions)
+	}
+	if l := p.Latency; l != nil {
+		missing, of = missing+l.missing(), of+len(l.Repetitions)
+	}
+	return missing, of
+}
+
 // Phase is what both phases have.
 type Phase struct {
 	// Valid: the figures are a result.
@@ -157,9 +170,22 @@ func (p Phase) Reasons() []string {
 	return reasons
 }
 
+// missing counts the repetitions without a result.
+func (p Phase) missing() int {
+	n := 0
+	for _, r := range p.Repetitions {
+		if r.Missing {
+			n++
+		}
+	}
+	return n
+}
+
 // Repetition is one measurement.
 type Repetition struct {
-	Block     int     `json:"block"`
+	Block int `json:"block"`
+	// Missing: there is no result at all, and Reasons say why.
+	Missing   bool    `json:"missing,omitempty"`
 	PerSecond float64 `json:"perSecond"`
 	// Mean time of a handshake and the server's CPU time for one, in seconds; 0
 	// when not observed.

@@ -320,6 +320,60 @@ func TestOneRepetitionDecidesNothing(t *testing.T) {
 	}
 }
 
+// A gate is not green because nothing could fail.
+func TestFailuresAreUnmeasuredWhereMeasurementsAreMissing(t *testing.T) {
+	none := measured(validity.Latency, 1, 0, 1)
+	none.Result.Handshakes = nil
+	missing := Measurement{Mode: "hybrid", Replicas: 1, Phase: validity.Latency, Block: 2, Missing: "the pods were evicted"}
+	capacity, latency := measured(validity.Capacity, 1, 100, 1), measured(validity.Latency, 1, 50, 1)
+	failed := measured(validity.Capacity, 1, 100, 1)
+	failed.Result.Failures = map[shard.Failure]int64{shard.Timeout: 3}
+	for name, c := range map[string]struct {
+		ms   []Measurement
+		want threshold.Verdict
+		says string
+	}{
+		"everything was measured":       {[]Measurement{capacity, latency}, threshold.Passed, "0 of 2000 attempts"},
+		"something failed":              {[]Measurement{failed, latency}, threshold.Failed, "3 of 2003 attempts"},
+		"nothing was attempted":         {[]Measurement{none}, threshold.Unmeasured, "nothing was attempted"},
+		"one measurement has no result": {[]Measurement{failed, latency, missing}, threshold.Unmeasured, "1 of 3 measurements have no result: what failed in them is not known; in the others 3 of 2003 attempts did"},
+		"none has a result":             {[]Measurement{missing}, threshold.Unmeasured, "1 of 1 measurements have no result"},
+	} {
+		parsed, err := threshold.Parse("failures == 0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := build(t, c.ms...)
+		r.Evaluate([]threshold.Threshold{parsed})
+		if got := r.Thresholds[0]; got.Verdict != c.want || !strings.Contains(got.Details[0].Message, c.says) || r.Passed() != (c.want == threshold.Passed) {
+			t.Errorf("%s: %+v, want %s saying %q", name, got, c.want, c.says)
+		}
+	}
+}
+
+func TestRepetitionsThatWereNeverMadeCountAsPlanned(t *testing.T) {
+	ms := []Measurement{measured(validity.Capacity, 1, 100, 1), measured(validity.Capacity, 2, 100, 1)}
+	if p := build(t, ms...).Points[0]; !p.Valid {
+		t.Errorf("2 of 2: %+v", p)
+	}
+	ms = append(ms, Measurement{Mode: "hybrid", Replicas: 1, Phase: validity.Capacity, Block: 3, Missing: "not measured"})
+	if p := build(t, ms...).Points[0]; p.Valid || p.Capacity.Valid || !p.Capacity.Repetitions[2].Missing || p.Capacity.PerSecond.N != 2 {
+		t.Errorf("2 of 3: %+v", p)
+	}
+}
+
+func TestAnAbortedRunHasNotPassed(t *testing.T) {
+	r := build(t, measured(validity.Capacity, 1, 100, 1), measured(validity.Latency, 1, 50, 1))
+	parsed, err := threshold.Parse("failures == 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Evaluate([]threshold.Threshold{parsed})
+	if r.Aborted = "DeadlineExceeded"; r.Passed() {
+		t.Error("it has")
+	}
+}
+
 func TestNoThresholdsArePassed(t *testing.T) {
 	if !(Report{}).Passed() {
 		t.Error("a report without thresholds has not passed")

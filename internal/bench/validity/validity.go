@@ -157,6 +157,7 @@ type Path struct {
 type Rule string
 
 const (
+	NotMeasured       Rule = "NotMeasured" // there is no measurement to judge
 	NotObserved       Rule = "NotObserved"
 	NoHandshakes      Rule = "NoHandshakes"
 	WindowsApart      Rule = "WindowsApart"
@@ -173,7 +174,7 @@ const (
 )
 
 // Rules are all of them.
-var Rules = []Rule{NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
+var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
 
 // Reason says which rule was broken, how, and what to do.
 type Reason struct {
