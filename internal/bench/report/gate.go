@@ -85,7 +85,7 @@ func (r Report) evaluate(t threshold.Threshold) Threshold {
 		if m, _ := r.mode(p.Mode); m.Peer != "" && t.Mode == "" {
 			continue // another server's figures decide nothing of the gateway
 		}
-		if s, _ := r.scaling(p.Mode); t.Metric == threshold.Efficiency && t.Replicas == 0 && p.Replicas == s.Base {
+		if t.Metric == threshold.Efficiency && t.Replicas == 0 && p.Replicas == 1 {
 			continue // 1 by definition
 		}
 		if m, _ := r.mode(p.Mode); t.Metric == threshold.Resumption && t.Mode == "" && !m.Resumed {
@@ -141,6 +141,11 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 		n := float64(p.Failed())
 		return n, n, fmt.Sprintf("%d of %d attempts", p.Failed(), p.Attempts), ""
 	case threshold.Efficiency:
+		// The curve of fewer points relates to another base. A gate does not change its
+		// meaning with what happened to be valid.
+		if s, _ := r.scaling(p.Mode); s.Base > 1 {
+			return 0, 0, "", fmt.Sprintf("the efficiency is relative to 1 replica, and that has no valid capacity: the least that has is %d", s.Base)
+		}
 		e, ok := r.efficiency(p.Mode, p.Replicas)
 		if !ok {
 			return 0, 0, "", "no efficiency: this point or the one that it relates to is not valid"

@@ -374,6 +374,52 @@ func TestAnAbortedRunHasNotPassed(t *testing.T) {
 	}
 }
 
+// Without a valid capacity of 1 replica the curve relates to more, and a gate that
+// took that would pass a gateway that scales badly up to there.
+func TestAnEfficiencyIsRelativeToOneReplicaOrUnmeasured(t *testing.T) {
+	run := func(change func(Measurement) Measurement) Report {
+		var ms []Measurement
+		for block := 1; block <= 3; block++ {
+			for replicas, perSecond := range map[int]float64{1: 100, 2: 100, 4: 200} {
+				m := measured(validity.Capacity, block, perSecond*(1+0.001*float64(block)), 1)
+				m.Replicas, m.Evidence.WantedReplicas = replicas, replicas
+				for len(m.Evidence.Replicas) < replicas {
+					m.Evidence.Replicas = append(m.Evidence.Replicas, m.Evidence.Replicas[0])
+				}
+				if replicas == 1 {
+					m = change(m)
+				}
+				ms = append(ms, m)
+			}
+		}
+		return build(t, ms...)
+	}
+	same := func(m Measurement) Measurement { return m }
+	for text, c := range map[string]struct {
+		r    Report
+		want threshold.Verdict
+	}{
+		"efficiency@4 >= 0.95": {run(same), threshold.Failed},
+		"efficiency@2 >= 0.4":  {run(same), threshold.Passed},
+		"efficiency@4 >= 0.94": {run(busy), threshold.Unmeasured},
+		"efficiency >= 0.93":   {run(busy), threshold.Unmeasured},
+		"efficiency@2 >= 0.92": {run(busy), threshold.Unmeasured}, // the base of what is valid
+	} {
+		parsed, err := threshold.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.r.Evaluate([]threshold.Threshold{parsed})
+		got := c.r.Thresholds[0]
+		if got.Verdict != c.want {
+			t.Errorf("%s: %+v, want %s", text, got, c.want)
+		}
+		if c.want == threshold.Unmeasured && !strings.Contains(strings.Join(got.Told(), " "), "relative to 1 replica, and that has no valid capacity: the least that has is 2") {
+			t.Errorf("%s: %q", text, got.Told())
+		}
+	}
+}
+
 func TestNoThresholdsArePassed(t *testing.T) {
 	if !(Report{}).Passed() {
 		t.Error("a report without thresholds has not passed")
