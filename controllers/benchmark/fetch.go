@@ -49,7 +49,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 			return s, err
 		}
 	}
-	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured)}
+	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
 	s.observed.Started = s.observed.Gateway.Since // where the status does not know yet
 	if b.Status.StartTime != nil {
 		s.observed.Started = b.Status.StartTime.Time

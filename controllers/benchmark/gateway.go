@@ -95,7 +95,7 @@ func copyOf(g *v1alpha1.QTLSGateway, b *v1alpha1.QTLSBenchmark) *v1alpha1.QTLSGa
 
 // observe the gateway that is measured: g, which is the one that the spec names
 // or its copy, nil where it is not there. source is the one that the spec names.
-func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway) plan.Gateway {
+func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway, now time.Time) plan.Gateway {
 	started := b.Status.StartTime != nil
 	if g == nil || g.DeletionTimestamp != nil {
 		switch {
@@ -127,20 +127,28 @@ func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway) plan.Ga
 	case g.Generation != h.Generation:
 		o.Changed = fmt.Sprintf("QTLSGateway %q: its spec was changed during the run", g.Name)
 	}
-	o.Programmed, o.Message = programmed(g, h.Set)
+	o.Programmed, o.Message, o.Unprogrammed = programmed(g, h.Set, now)
 	return o
 }
 
-// programmed says whether all pods of a gateway run what it says, and no others.
-func programmed(g *v1alpha1.QTLSGateway, replicas int32) (bool, string) {
+// programmed says whether all pods of a gateway run what it says, and no others;
+// where they do not, what is missing and since when. That is zero where it is since
+// the spec was changed.
+func programmed(g *v1alpha1.QTLSGateway, replicas int32, now time.Time) (ok bool, message string, since time.Time) {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionProgrammed)
 	switch {
 	case g.Status.ObservedGeneration != g.Generation || c == nil || c.ObservedGeneration != g.Generation:
-		return false, fmt.Sprintf("QTLSGateway %q: generation %d is not observed yet", g.Name, g.Generation)
+		return false, fmt.Sprintf("QTLSGateway %q: generation %d is not observed yet", g.Name, g.Generation), time.Time{}
 	case c.Status != metav1.ConditionTrue:
-		return false, fmt.Sprintf("QTLSGateway %q: %s: %s", g.Name, c.Reason, c.Message)
+		return false, fmt.Sprintf("QTLSGateway %q: %s: %s", g.Name, c.Reason, c.Message), c.LastTransitionTime.Time
 	case g.Status.ReadyReplicas != replicas || g.Status.Replicas != replicas:
-		return false, fmt.Sprintf("QTLSGateway %q: %d of %d pods are ready, %d are there", g.Name, g.Status.ReadyReplicas, replicas, g.Status.Replicas)
+		// Programmed is True, so this is since the gateway is not Ready. One that is has
+		// pods too many, which come and go with a rollout.
+		since := now
+		if c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status != metav1.ConditionTrue {
+			since = c.LastTransitionTime.Time
+		}
+		return false, fmt.Sprintf("QTLSGateway %q: %d of %d pods are ready, %d are there", g.Name, g.Status.ReadyReplicas, replicas, g.Status.Replicas), since
 	}
-	return true, ""
+	return true, "", time.Time{}
 }

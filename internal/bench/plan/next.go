@@ -44,9 +44,11 @@ type Gateway struct {
 	Replicas int32
 	Since    time.Time
 	// Programmed: every pod is ready and runs what it shall, and as many are
-	// there as it was scaled to. Message says what is missing.
-	Programmed bool
-	Message    string
+	// there as it was scaled to. Message says what is missing, and Unprogrammed
+	// since when; zero: since it was scaled.
+	Programmed   bool
+	Message      string
+	Unprogrammed time.Time
 }
 
 // JobState is how far a Job is.
@@ -153,7 +155,9 @@ func (p Plan) Next(o Observed, limits Limits) Action {
 	if a, abort := p.mustAbort(o, limits); abort {
 		return a
 	}
-	if a, ready := p.prepare(o, current, limits); !ready {
+	// Under load a gateway may be unready for a moment. The load goes on, and what
+	// it measures is judged by the evidence.
+	if a, ready := p.prepare(o, current, limits); !ready && !o.underLoad(current) {
 		return a
 	}
 	return p.measure(o, current, limits)
@@ -236,6 +240,24 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	return Action{}, false
 }
 
+// latest Job of a measurement; nil if there is none.
+func (o Observed) latest(m Measurement) *Job {
+	var latest *Job
+	for i := range o.Jobs {
+		if j := &o.Jobs[i]; j.Measurement == m.Name() && (latest == nil || j.Attempt > latest.Attempt) {
+			latest = j
+		}
+	}
+	return latest
+}
+
+// underLoad tells whether the load of a measurement runs, or has just ended, on the
+// gateway that it was made for.
+func (o Observed) underLoad(m Measurement) bool {
+	j := o.latest(m)
+	return j != nil && (j.State == JobActive || j.State == JobComplete) && o.Gateway.Held && o.Gateway.Replicas == m.Replicas
+}
+
 // prepare the gateway for a measurement; true when it is ready for it.
 func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	g := o.Gateway
@@ -249,13 +271,33 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	case g.Programmed:
 		return Action{}, true
 	}
-	waited := o.Now.Sub(g.Since)
+	// A gateway that ran and no longer does is given as long as one that was scaled.
+	since := g.Since
+	if g.Unprogrammed.After(since) {
+		since = g.Unprogrammed
+	}
+	waited := o.Now.Sub(since)
 	if waited < limits.Programmed {
 		return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limits.Programmed - waited,
 			Message: fmt.Sprintf("%s: waiting for %d replicas: %s", m, m.Replicas, g.Message)}, false
 	}
-	return Action{Kind: RecordFailure, Measurements: p.atLeast(m.Replicas, o.Records), Reason: v1alpha1.ReasonGatewayNotProgrammed,
+	without := []Measurement{m}
+	if !p.ranWith(m.Replicas, o.Records) { // there is no room for so many
+		without = p.atLeast(m.Replicas, o.Records)
+	}
+	return Action{Kind: RecordFailure, Measurements: without, Reason: v1alpha1.ReasonGatewayNotProgrammed,
 		Message: fmt.Sprintf("the gateway did not run with %d replicas within %s: %s", m.Replicas, limits.Programmed, g.Message)}, false
+}
+
+// ranWith tells whether the gateway ran with so many replicas before: only then is
+// there any record of them but that it did not.
+func (p Plan) ranWith(replicas int32, records map[string]Record) bool {
+	for _, m := range p.Measurements {
+		if r, done := records[m.Name()]; done && m.Replicas == replicas && r.Reason != v1alpha1.ReasonGatewayNotProgrammed {
+			return true
+		}
+	}
+	return false
 }
 
 // atLeast lists what is to be measured yet with so many replicas or more: where
@@ -281,12 +323,7 @@ func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
 		}
 		a.Rate = p.Rate(capacity.PerSecond)
 	}
-	var latest *Job
-	for i := range o.Jobs {
-		if j := &o.Jobs[i]; j.Measurement == m.Name() && (latest == nil || j.Attempt > latest.Attempt) {
-			latest = j
-		}
-	}
+	latest := o.latest(m)
 	if latest == nil {
 		a.Kind = CreateJob
 		return a

@@ -221,6 +221,57 @@ func TestWhereThereIsNoRoomForMoreReplicasTheFewerAreMeasured(t *testing.T) {
 	}
 }
 
+// A pod is unready for a moment, long after the gateway was scaled.
+func TestAGatewayThatIsUnreadyForAMomentIsWaitedFor(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full")
+	moments := 0
+	for step := 0; ; step++ {
+		if step > 10_000 {
+			t.Fatalf("no end: %+v", w.o)
+		}
+		a := w.plan.Next(w.o, w.limits)
+		if a.Kind == Nothing {
+			break
+		}
+		if a.Kind == CreateJob && w.o.Gateway.Unprogrammed.IsZero() {
+			w.o.Now = w.o.Now.Add(2 * w.limits.Programmed)
+			w.o.Started = w.o.Now // the deadline is another test's
+			w.o.Gateway.Programmed, w.o.Gateway.Unprogrammed = false, w.o.Now
+			moments++
+			continue
+		}
+		w.do(t, a)
+	}
+	if w.o.Phase != v1alpha1.BenchmarkCompleted || moments < 2 {
+		t.Fatalf("%s: %s, after %d moments", w.o.Phase, w.final, moments)
+	}
+	for _, m := range w.plan.Measurements {
+		if r := w.o.Records[m.Name()]; r.failed() {
+			t.Errorf("%s: %+v", m, r)
+		}
+	}
+}
+
+// The gateway breaks in the second repetition for good: that says nothing of more
+// replicas, and what was measured before stays.
+func TestWhereAGatewayRanBeforeOnlyWhatItMissesIsWrittenOff(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full")
+	measured := func() bool {
+		_, done := w.o.Records[Measurement{Repetition: 1, Replicas: 1, Mode: "full", Phase: Latency}.Name()]
+		return done
+	}
+	w.stuck = func(n int32) bool { return n == 1 && measured() }
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkCompleted {
+		t.Fatalf("%s: %s", w.o.Phase, w.final)
+	}
+	for _, m := range w.plan.Measurements {
+		if r := w.o.Records[m.Name()]; r.failed() != (m.Replicas == 1 && m.Repetition == 2) {
+			t.Errorf("%s: %+v", m, r)
+		}
+	}
+}
+
 func TestAGatewayThatNeverRunsFailsTheRunAndIsPutBack(t *testing.T) {
 	w := newWorld([]int32{1, 2}, "full")
 	w.stuck = func(int32) bool { return true }
@@ -252,12 +303,27 @@ func TestNext(t *testing.T) {
 		want Kind
 		says string
 	}{
-		"the gateway is not there":       {Observed{Now: noon, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
-		"another benchmark has it":       {Observed{Now: noon, Gateway: Gateway{Busy: `QTLSBenchmark "other" measures it`}}, Wait, `QTLSBenchmark "other" measures`},
-		"it is free":                     {Observed{Now: noon}, Scale, ""},
-		"it is ready":                    {running(func(*Observed) {}), CreateJob, first.String()},
-		"it has other replicas":          {running(func(o *Observed) { o.Gateway.Replicas = 1 }), Scale, ""},
-		"it is not ready":                {running(func(o *Observed) { o.Gateway.Programmed, o.Gateway.Message = false, "1/2" }), WaitProgrammed, "waiting for 2 replicas: 1/2"},
+		"the gateway is not there": {Observed{Now: noon, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
+		"another benchmark has it": {Observed{Now: noon, Gateway: Gateway{Busy: `QTLSBenchmark "other" measures it`}}, Wait, `QTLSBenchmark "other" measures`},
+		"it is free":               {Observed{Now: noon}, Scale, ""},
+		"it is ready":              {running(func(*Observed) {}), CreateJob, first.String()},
+		"it has other replicas":    {running(func(o *Observed) { o.Gateway.Replicas = 1 }), Scale, ""},
+		"it is not ready":          {running(func(o *Observed) { o.Gateway.Programmed, o.Gateway.Message = false, "1/2" }), WaitProgrammed, "waiting for 2 replicas: 1/2"},
+		"it is not ready any more": {running(func(o *Observed) {
+			o.Gateway.Since, o.Gateway.Programmed, o.Gateway.Unprogrammed = noon.Add(-20*time.Minute), false, noon.Add(-time.Second)
+		}), WaitProgrammed, "waiting for 2 replicas"},
+		"it has not been ready for long": {running(func(o *Observed) {
+			o.Gateway.Since, o.Gateway.Programmed, o.Gateway.Unprogrammed = noon.Add(-20*time.Minute), false, noon.Add(-6*time.Minute)
+		}), RecordFailure, "did not run with 2 replicas"},
+		"it is not ready under load": {running(func(o *Observed) {
+			o.Gateway.Since, o.Gateway.Programmed, o.Jobs = noon.Add(-20*time.Minute), false, []Job{job(JobActive)}
+		}), WaitJob, ""},
+		"it is not ready after the load": {running(func(o *Observed) {
+			o.Gateway.Since, o.Gateway.Programmed, o.Jobs = noon.Add(-20*time.Minute), false, []Job{job(JobComplete)}
+		}), Collect, ""},
+		"it is not ready, and the load failed": {running(func(o *Observed) {
+			o.Gateway.Programmed, o.Jobs = false, []Job{job(JobFailed)}
+		}), WaitProgrammed, ""},
 		"it was put back by mistake":     {running(func(o *Observed) { o.Gateway = Gateway{} }), Scale, ""},
 		"it goes away":                   {running(func(o *Observed) { o.Gateway = Gateway{Missing: `QTLSGateway "web"`} }), Abort, `QTLSGateway "web" is gone`},
 		"somebody changes it":            {running(func(o *Observed) { o.Gateway.Changed = "spec.replicas is 5" }), Abort, "spec.replicas is 5"},
