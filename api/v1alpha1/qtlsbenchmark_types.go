@@ -326,6 +326,11 @@ type QTLSBenchmarkStatus struct {
 	// startTime is when the first number of replicas was set.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// replicasBefore are those of the gateway before the benchmark scaled it, with
+	// use InPlace. They are here before anything is touched, so that they can be
+	// put back even where somebody removes the gateway's annotation.
+	// +optional
+	ReplicasBefore *int32 `json:"replicasBefore,omitempty"`
 	// completionTime is when the gateway was put back.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`

@@ -1416,6 +1416,11 @@ func (in *QTLSBenchmarkStatus) DeepCopyInto(out *QTLSBenchmarkStatus) {
 		in, out := &in.StartTime, &out.StartTime
 		*out = (*in).DeepCopy()
 	}
+	if in.ReplicasBefore != nil {
+		in, out := &in.ReplicasBefore, &out.ReplicasBefore
+		*out = new(int32)
+		**out = **in
+	}
 	if in.CompletionTime != nil {
 		in, out := &in.CompletionTime, &out.CompletionTime
 		*out = (*in).DeepCopy()

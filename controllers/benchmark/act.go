@@ -40,10 +40,12 @@ type outcome struct {
 	recorded records
 	// next is after how long something is due that no event tells; 0: nothing.
 	next time.Duration
+	// before are the replicas that the status has to have before they are changed.
+	before *int32
 	// report that was written.
 	report *report.Report
-	// restored says how the gateway was put back.
-	restored, leftAsChanged bool
+	// restored: the gateway was put back.
+	restored bool
 }
 
 // act does what comes next. A problem that it returns is for the status.
@@ -51,7 +53,7 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	b := s.benchmark
 	switch a.Kind {
 	case plan.Scale:
-		return outcome{}, r.scale(ctx, s, a.Replicas)
+		return r.scale(ctx, s, a.Replicas)
 	case plan.CreateJob:
 		return outcome{}, r.createJob(ctx, s, a)
 	case plan.Collect:
@@ -92,40 +94,43 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 }
 
 // scale the gateway, or make the copy. Nothing is touched before it is known that
-// a load can be made.
-func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) error {
+// a load can be made, and before the status says how to put it back.
+func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcome, error) {
 	b, now := s.benchmark, r.Clock.Now()
 	if b.Status.StartTime == nil {
 		target, err := generator.TargetOf(b, s.source)
 		if err != nil {
-			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+			return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
 		}
 		for _, m := range s.plan.Measurements {
 			if _, err := generator.LoadOf(b, s.plan, m, target, 1, 1, now); err != nil {
-				return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v; a benchmark is immutable: create another one", m, err)
+				return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v; a benchmark is immutable: create another one", m, err)
 			}
 		}
 		if _, err := thresholdsOf(b); err != nil {
-			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
+			return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
 		}
 		if _, err := r.authorities(ctx, b); err != nil {
-			return err
+			return outcome{}, err
 		}
 		if _, err := r.baseline(ctx, b); err != nil {
-			return err
+			return outcome{}, err
 		}
 	}
 	if s.measured == nil { // a copy that is to be made
 		g := copyOf(s.source, b)
 		if err := take(g, b, replicas, now); err != nil {
-			return err
+			return outcome{}, err
 		}
 		if err := r.Create(ctx, g); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("QTLSGateway %s: %w", g.Name, err)
+			return outcome{}, fmt.Errorf("QTLSGateway %s: %w", g.Name, err)
 		}
-		return nil
+		return outcome{}, nil
 	}
-	return r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
+	if before := notedBefore(b, s.measured); before != nil {
+		return outcome{before: before}, nil
+	}
+	return outcome{}, r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
 }
 
 // patch a gateway as it was read. Where it has changed since, it is looked at
@@ -147,13 +152,11 @@ func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
 	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
 		return outcome{restored: true}, client.IgnoreNotFound(r.Delete(ctx, s.measured, client.Preconditions{UID: &s.measured.UID}))
 	}
-	h, err := holdOf(s.measured)
-	if err != nil || h == nil {
-		return outcome{}, err
+	err := r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { giveBack(g, heldBy(s.benchmark, g)); return nil })
+	if apierrors.IsNotFound(err) {
+		return outcome{}, nil // the next step sees that it is gone
 	}
-	asBefore := false
-	err = r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { asBefore = giveBack(g, h); return nil })
-	return outcome{restored: true, leftAsChanged: !asBefore}, client.IgnoreNotFound(err)
+	return outcome{restored: true}, err
 }
 
 // release the gateways that a benchmark of this name has, and that is not there:

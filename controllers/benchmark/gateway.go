@@ -3,6 +3,7 @@ package benchmark
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -67,15 +68,33 @@ func take(g *v1alpha1.QTLSGateway, b *v1alpha1.QTLSBenchmark, replicas int32, no
 	return nil
 }
 
+// notedBefore are the replicas of a gateway that nobody holds yet, where they are
+// not what the status says; nil where it can be scaled.
+func notedBefore(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway) *int32 {
+	h, err := holdOf(g)
+	now, noted := resources.Replicas(g), b.Status.ReplicasBefore
+	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace || h != nil && err == nil || noted != nil && *noted == now {
+		return nil
+	}
+	return &now
+}
+
+// heldBy is how a benchmark holds a gateway: what the annotation says or, where that
+// is lost, what the status does.
+func heldBy(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway) *hold {
+	if h, err := holdOf(g); err == nil && h != nil {
+		return h
+	}
+	return &hold{Benchmark: b.Name, UID: b.UID, Before: ptr.Deref(b.Status.ReplicasBefore, resources.Replicas(g)), Set: resources.Replicas(g)}
+}
+
 // giveBack puts replicas back, unless somebody else has changed them: then his
 // number stays.
-func giveBack(g *v1alpha1.QTLSGateway, h *hold) (asBefore bool) {
+func giveBack(g *v1alpha1.QTLSGateway, h *hold) {
 	delete(g.Annotations, v1alpha1.AnnotationBenchmark)
-	if g.Spec.Replicas == nil || *g.Spec.Replicas != h.Set {
-		return false
+	if resources.Replicas(g) == h.Set {
+		g.Spec.Replicas = ptr.To(h.Before)
 	}
-	g.Spec.Replicas = ptr.To(h.Before)
-	return true
 }
 
 // copyName of the temporary copy of a gateway.
@@ -113,6 +132,8 @@ func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway, now tim
 	}
 	h, err := holdOf(g)
 	switch {
+	case started && (err != nil || h == nil || h.UID != b.UID):
+		return unmarked(b, g, h)
 	case err != nil:
 		return plan.Gateway{Busy: err.Error()}
 	case h == nil:
@@ -128,6 +149,25 @@ func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway, now tim
 		o.Changed = fmt.Sprintf("QTLSGateway %q: its spec was changed during the run", g.Name)
 	}
 	o.Programmed, o.Message, o.Unprogrammed = programmed(g, h.Set, now)
+	return o
+}
+
+// unmarked is a gateway whose mark is gone, or another's, though the run has begun.
+// When it is over that is as it should be.
+func unmarked(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway, h *hold) plan.Gateway {
+	if h != nil {
+		return plan.Gateway{Changed: fmt.Sprintf("QTLSGateway %q: somebody has removed this benchmark's annotation %s, and QTLSBenchmark %q measures it now", g.Name, v1alpha1.AnnotationBenchmark, h.Benchmark)}
+	}
+	o := plan.Gateway{Changed: fmt.Sprintf("QTLSGateway %q: somebody has removed this benchmark's annotation %s", g.Name, v1alpha1.AnnotationBenchmark)}
+	before := b.Status.ReplicasBefore
+	switch {
+	case b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace:
+		o.Held = true // the copy is to be deleted
+	case meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionRestored) || before == nil:
+	default:
+		// A number that no measurement has is somebody else's.
+		o.Held = resources.Replicas(g) != *before && slices.Contains(b.Spec.Replicas, resources.Replicas(g))
+	}
 	return o
 }
 

@@ -9,12 +9,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/threshold"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/resources"
 )
 
 // planned is the status of a benchmark that has just been seen: what it intends,
@@ -59,6 +61,11 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 	if problem != nil {
 		complete(metav1.ConditionFalse, problem.Reason, problem.Message)
+		return after, nil
+	}
+	if done.before != nil { // what follows is the next step's
+		after.ReplicasBefore = done.before
+		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("QTLSGateway %q has %d replicas, which are put back in the end", b.Spec.GatewayRef.Name, *done.before))
 		return after, nil
 	}
 	// Also where the gateway was scaled and that could not be written down.
@@ -147,20 +154,39 @@ func inUse(b *v1alpha1.QTLSBenchmark) string {
 	return fmt.Sprintf("QTLSGateway %q is a copy of %q; it is deleted in the end", copyName(b), b.Spec.GatewayRef.Name)
 }
 
-// restored says how the gateway was put back.
+// restored says how the gateway was put back: what was just done or, where that
+// could not be written down, what is there now.
 func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
-	b := s.benchmark
+	b, g, name := s.benchmark, s.measured, s.benchmark.Spec.GatewayRef.Name
+	back := func(format string, args ...any) {
+		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonRestored, fmt.Sprintf(format, args...))
+	}
+	changed := func(format string, args ...any) {
+		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonLeftAsChanged, fmt.Sprintf(format, args...))
+	}
 	c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionRestored)
-	switch {
-	case done.leftAsChanged:
-		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonLeftAsChanged, fmt.Sprintf("QTLSGateway %q has other replicas than the benchmark gave it: somebody has changed them, so they stay", b.Spec.GatewayRef.Name))
-	// Also where that was done and could not be written down.
-	case done.restored, c != nil && c.Status == metav1.ConditionFalse && after.CompletionTime != nil:
-		message := fmt.Sprintf("QTLSGateway %q has the replicas that it had before", b.Spec.GatewayRef.Name)
-		if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
-			message = fmt.Sprintf("QTLSGateway %q, the copy, is deleted", copyName(b))
+	if !done.restored && (c == nil || c.Status == metav1.ConditionTrue || after.CompletionTime == nil) {
+		return
+	}
+	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
+		if done.restored || g == nil || g.DeletionTimestamp != nil || !metav1.IsControlledBy(g, b) {
+			back("QTLSGateway %q, the copy, is deleted", copyName(b))
 		}
-		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonRestored, message)
+		return
+	}
+	if g == nil {
+		changed("QTLSGateway %q is gone: there is nothing to put back", name)
+		return
+	}
+	now := resources.Replicas(g)
+	switch h, _ := holdOf(g); {
+	case h != nil && h.UID != b.UID:
+		set(v1alpha1.ConditionRestored, metav1.ConditionFalse, v1alpha1.ReasonGatewayBusy, fmt.Sprintf("QTLSBenchmark %q measures QTLSGateway %q, which had %d replicas before this one; see that it gets them back", h.Benchmark, name, ptr.Deref(after.ReplicasBefore, 0)))
+	case h != nil: // it is put back in the next step
+	case after.ReplicasBefore != nil && now == *after.ReplicasBefore:
+		back("QTLSGateway %q has the replicas that it had before: %d", name, now)
+	default:
+		changed("QTLSGateway %q has %d replicas, which are neither the benchmark's nor those that it had before: somebody has changed them, so they stay", name, now)
 	}
 }
 

@@ -220,6 +220,9 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	if g := o.Gateway; g.Missing != "" {
 		return abort(v1alpha1.ReasonGatewayNotFound, "%s is gone; it was there when the run began", g.Missing)
 	}
+	if o.Gateway.Changed == "" && !o.Gateway.Held {
+		o.Gateway.Changed = "the gateway is no longer marked as this benchmark's"
+	}
 	if o.Gateway.Changed != "" {
 		return abort(v1alpha1.ReasonGatewayChanged, "%s; what was measured before and after is not to be compared", o.Gateway.Changed)
 	}

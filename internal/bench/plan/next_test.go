@@ -324,7 +324,7 @@ func TestNext(t *testing.T) {
 		"it is not ready, and the load failed": {running(func(o *Observed) {
 			o.Gateway.Programmed, o.Jobs = false, []Job{job(JobFailed)}
 		}), WaitProgrammed, ""},
-		"it was put back by mistake":     {running(func(o *Observed) { o.Gateway = Gateway{} }), Scale, ""},
+		"its mark is lost":               {running(func(o *Observed) { o.Gateway = Gateway{} }), Abort, "no longer marked as this benchmark's"},
 		"it goes away":                   {running(func(o *Observed) { o.Gateway = Gateway{Missing: `QTLSGateway "web"`} }), Abort, `QTLSGateway "web" is gone`},
 		"somebody changes it":            {running(func(o *Observed) { o.Gateway.Changed = "spec.replicas is 5" }), Abort, "spec.replicas is 5"},
 		"a Job runs":                     {running(func(o *Observed) { o.Jobs = []Job{job(JobActive)} }), WaitJob, ""},

@@ -1,0 +1,226 @@
+package benchmark
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/plan"
+)
+
+// started is a benchmark in place that has just scaled its gateway from 3 replicas,
+// and whose gateway does not come to run.
+type started struct {
+	t *testing.T
+	client.Client
+	r *Reconciler
+	// patches of the gateway, with what the status knew before each.
+	patches []v1alpha1.QTLSBenchmarkStatus
+}
+
+func startRun(t *testing.T) *started {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := inPlace("")
+	b.Status = v1alpha1.QTLSBenchmarkStatus{}
+	b.Spec.Load.Seed = ptr.To[int64](7)
+	b.Spec.Target = v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca", Key: "ca.crt"}}}
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
+		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
+	s := &started{t: t}
+	// As the API server does, a change of the spec makes another generation.
+	s.Client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(b).
+		WithObjects(b, g, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "ca"}, Data: map[string]string{"ca.crt": selfSigned(t)}}).Build(), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if g, is := o.(*v1alpha1.QTLSGateway); is {
+				s.patches = append(s.patches, s.benchmark().Status)
+				g.Generation++
+			}
+			return c.Patch(ctx, o, p, opts...)
+		}})
+	s.r = &Reconciler{Client: s.Client, APIReader: s.Client, Clock: clocktesting.NewFakePassiveClock(noon), Recorder: events.NewFakeRecorder(100), Limits: plan.DefaultLimits}
+	for range 4 {
+		s.step()
+	}
+	if h, err := holdOf(s.gateway()); h == nil || err != nil || h.Before != 3 || *s.gateway().Spec.Replicas > 2 {
+		t.Fatalf("the gateway is not scaled: %+v, %v, %+v", h, err, s.benchmark().Status)
+	}
+	return s
+}
+
+func selfSigned(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, NotBefore: noon, NotAfter: noon.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func (s *started) step() {
+	s.t.Helper()
+	if _, err := s.r.Reconcile(s.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "bench", Name: "scaling"}}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *started) benchmark() *v1alpha1.QTLSBenchmark {
+	s.t.Helper()
+	b := &v1alpha1.QTLSBenchmark{}
+	if err := s.Get(s.t.Context(), client.ObjectKey{Namespace: "bench", Name: "scaling"}, b); err != nil {
+		s.t.Fatal(err)
+	}
+	return b
+}
+
+func (s *started) gateway() *v1alpha1.QTLSGateway {
+	s.t.Helper()
+	g := &v1alpha1.QTLSGateway{}
+	if err := s.Get(s.t.Context(), client.ObjectKey{Namespace: "bench", Name: "web"}, g); err != nil {
+		s.t.Fatal(err)
+	}
+	return g
+}
+
+// somebody changes the gateway.
+func (s *started) somebody(change func(*v1alpha1.QTLSGateway)) {
+	s.t.Helper()
+	g := s.gateway()
+	change(g)
+	if err := s.Update(s.t.Context(), g); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *started) ends() v1alpha1.QTLSBenchmarkStatus {
+	s.t.Helper()
+	for range 20 {
+		if b := s.benchmark(); b.Status.CompletionTime != nil {
+			s.step() // what is over stays as it is
+			return s.benchmark().Status
+		}
+		s.step()
+	}
+	s.t.Fatalf("no end: %+v", s.benchmark().Status)
+	return v1alpha1.QTLSBenchmarkStatus{}
+}
+
+func TestTheStatusSaysHowToPutTheGatewayBackBeforeItIsTouched(t *testing.T) {
+	s := startRun(t)
+	if len(s.patches) != 1 || s.patches[0].ReplicasBefore == nil || *s.patches[0].ReplicasBefore != 3 || s.patches[0].Phase != v1alpha1.BenchmarkPending {
+		t.Errorf("before it was patched: %+v", s.patches)
+	}
+	if after := s.benchmark().Status; after.Phase != v1alpha1.BenchmarkRunning || after.StartTime == nil {
+		t.Errorf("%+v", after)
+	}
+}
+
+func TestReplicasThatChangeBeforeTheRunBeginsAreThoseThatArePutBack(t *testing.T) {
+	b := inPlace(v1alpha1.BenchmarkPending)
+	b.Status.ReplicasBefore = ptr.To[int32](3)
+	g := &v1alpha1.QTLSGateway{Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](5)}}
+	if before := notedBefore(b, g); before == nil || *before != 5 {
+		t.Errorf("%v", before)
+	}
+	b.Status.ReplicasBefore = ptr.To[int32](5)
+	if before := notedBefore(b, g); before != nil {
+		t.Errorf("%d, which the status has", *before)
+	}
+}
+
+// What becomes of a gateway when somebody interferes with how it is held.
+func TestAGatewayIsPutBackWithoutItsAnnotation(t *testing.T) {
+	lose := func(g *v1alpha1.QTLSGateway) { delete(g.Annotations, v1alpha1.AnnotationBenchmark) }
+	for name, c := range map[string]struct {
+		change   func(*v1alpha1.QTLSGateway)
+		replicas int32
+		restored metav1.ConditionStatus
+		reason   string
+		says     string
+	}{
+		"it is lost":                             {lose, 3, "True", v1alpha1.ReasonRestored, "has the replicas that it had before: 3"},
+		"it is mangled":                          {func(g *v1alpha1.QTLSGateway) { g.Annotations[v1alpha1.AnnotationBenchmark] = "{" }, 3, "True", v1alpha1.ReasonRestored, "before: 3"},
+		"it is lost, and the replicas are back":  {func(g *v1alpha1.QTLSGateway) { lose(g); g.Spec.Replicas = ptr.To[int32](3) }, 3, "True", v1alpha1.ReasonRestored, "before: 3"},
+		"it is lost, and somebody sets a number": {func(g *v1alpha1.QTLSGateway) { lose(g); g.Spec.Replicas = ptr.To[int32](9) }, 9, "True", v1alpha1.ReasonLeftAsChanged, "has 9 replicas"},
+		"another benchmark takes the gateway over": {func(g *v1alpha1.QTLSGateway) {
+			g.Annotations[v1alpha1.AnnotationBenchmark] = `{"benchmark":"other","uid":"beef","before":1,"set":1,"generation":9,"since":"2026-06-01T12:00:00Z"}`
+		}, 0, "False", v1alpha1.ReasonGatewayBusy, `QTLSBenchmark "other" measures QTLSGateway "web", which had 3 replicas before`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startRun(t)
+			scaled := *s.gateway().Spec.Replicas
+			s.somebody(c.change)
+			after := s.ends()
+			if after.Phase != v1alpha1.BenchmarkFailed {
+				t.Errorf("%+v", after)
+			}
+			wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGatewayChanged, v1alpha1.AnnotationBenchmark)
+			wantCondition(t, after, v1alpha1.ConditionRestored, c.restored, c.reason, c.says)
+			want := c.replicas
+			if want == 0 {
+				want = scaled // it is the other one's
+			}
+			if g := s.gateway(); *g.Spec.Replicas != want || strings.Contains(g.Annotations[v1alpha1.AnnotationBenchmark], "scaling") {
+				t.Errorf("%d replicas, %v", *g.Spec.Replicas, g.Annotations)
+			}
+		})
+	}
+}
+
+func TestAGatewayThatIsGoneIsNotSaidToBeRestored(t *testing.T) {
+	s := startRun(t)
+	if err := s.Delete(t.Context(), s.gateway()); err != nil {
+		t.Fatal(err)
+	}
+	after := s.ends()
+	wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGatewayNotFound, "is gone")
+	wantCondition(t, after, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonLeftAsChanged, "is gone: there is nothing to put back")
+}
+
+// The operator dies after it has put the gateway back and before it has said so.
+func TestARestorationThatCouldNotBeWrittenDownIsSeen(t *testing.T) {
+	for replicas, reason := range map[int32]string{3: v1alpha1.ReasonRestored, 8: v1alpha1.ReasonLeftAsChanged} {
+		b := inPlace(v1alpha1.BenchmarkAborting)
+		b.Status.ReplicasBefore = ptr.To[int32](3)
+		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRestored, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGatewayInUse})
+		s := stateIn(t, b, 0)
+		s.measured = &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.QTLSGatewaySpec{Replicas: &replicas}}
+		s.observed.Gateway = observe(b, s.measured, s.measured, noon)
+		a := s.plan.Next(s.observed, plan.DefaultLimits)
+		if a.Kind != plan.Finish {
+			t.Fatalf("%d replicas: %+v", replicas, a)
+		}
+		wantCondition(t, summarised(t, s, a, outcome{}), v1alpha1.ConditionRestored, "True", reason, "")
+	}
+}
