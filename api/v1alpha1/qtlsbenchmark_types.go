@@ -225,9 +225,10 @@ type BenchmarkLoad struct {
 	// +kubebuilder:validation:Minimum=5
 	// +kubebuilder:validation:Maximum=95
 	LatencyLoad *int32 `json:"latencyLoad,omitempty"`
-	// warmUp is how long load is made before it is measured.
+	// warmUp is how long load is made before it is measured. Pods of the load
+	// generator may begin as late as 2s into it.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('5m')",message="warmUp: 0s to 5m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2s') && duration(self) <= duration('5m')",message="warmUp: 2s to 5m"
 	WarmUp *metav1.Duration `json:"warmUp,omitempty"`
 	// duration of one phase of a measurement, after the warm-up.
 	// +optional

@@ -108,7 +108,7 @@ const (
 )
 
 // Late is by how much a pod may miss Start: it then begins at once, inside the
-// warm-up. Without a warm-up that is as long, the window would begin without it.
+// warm-up. That is at least as long, else the window would begin without the pod.
 const Late = 2 * time.Second
 
 // Begin is when the window begins, and End when it ends.
@@ -157,7 +157,7 @@ func (l Load) Validate() error {
 	check(l.Point != "", "point", `""`, "it to be given")
 	between("pods", l.Pods, 1, mostPods)
 	check(l.Start > 0, "start", l.Start, "Unix nanoseconds")
-	check(l.WarmUp >= 0 && l.WarmUp <= longest, "warmUp", l.WarmUp, fmt.Sprintf("0 to %v", longest))
+	check(l.WarmUp >= Late && l.WarmUp <= longest, "warmUp", l.WarmUp, fmt.Sprintf("%v to %v", Late, longest))
 	check(l.Window >= 100*time.Millisecond && l.Window <= longest, "window", l.Window, fmt.Sprintf("100ms to %v", longest))
 	between("vus", l.VUs, max(l.Pods, 1), mostVUs)
 	switch l.Phase {
@@ -199,8 +199,8 @@ func (l Load) Segment(index string) (shard.Segment, error) {
 // the window would not be whole.
 func (l Load) Wait(now time.Time) (time.Duration, error) {
 	wait := time.Unix(0, l.Start).Sub(now)
-	if late := -wait; late > min(Late, l.WarmUp) {
-		return 0, fmt.Errorf("start passed %v ago, and a pod may be %v late: have the pods start earlier, or set start later", late.Round(time.Millisecond), min(Late, l.WarmUp))
+	if late := -wait; late > Late {
+		return 0, fmt.Errorf("start passed %v ago, and a pod may be %v late: have the pods start earlier, or set start later", late.Round(time.Millisecond), Late)
 	}
 	return max(wait, 0), nil
 }

@@ -44,7 +44,8 @@ func TestWhatIsWrongWithALoadIsSaid(t *testing.T) {
 		`point "": want`:            func(l *Load) { l.Point = "" },
 		"pods 0: want 1 to 1024":    func(l *Load) { l.Pods = 0 },
 		"start 0: want":             func(l *Load) { l.Start = 0 },
-		"warmUp -1ns: want":         func(l *Load) { l.WarmUp = -1 },
+		"warmUp 0s: want 2s to 1h":  func(l *Load) { l.WarmUp = 0 },
+		"warmUp 1.999s: want 2s to": func(l *Load) { l.WarmUp = Late - time.Millisecond },
 		"window 0s: want 100ms":     func(l *Load) { l.Window = 0 },
 		"vus 3: want 4 to":          func(l *Load) { l.VUs = 3 }, // fewer than pods: one would have none
 		"rate 5: want none":         func(l *Load) { l.Rate = 5 },
@@ -99,11 +100,11 @@ func TestAPodWaitsForTheStartAndRefusesToComeTooLate(t *testing.T) {
 	if _, err := l.Wait(start.Add(Late + time.Second)); err == nil || !strings.Contains(err.Error(), "start passed 3s ago, and a pod may be 2s late") {
 		t.Errorf("late: %v", err)
 	}
-	l.WarmUp = 0
-	if _, err := l.Wait(start.Add(time.Millisecond)); err == nil {
-		t.Error("without a warm-up it may begin inside the window")
+	l.WarmUp = Late // the least: even the latest pod is there when the window begins
+	if err := l.Validate(); err != nil {
+		t.Error(err)
 	}
-	if l.Begin() != start || l.End() != start.Add(30*time.Second) || !l.Deadline().After(l.End()) {
+	if l.Begin() != start.Add(Late) || l.End() != start.Add(Late+30*time.Second) || !l.Deadline().After(l.End()) {
 		t.Errorf("the window is %v to %v, the deadline %v", l.Begin(), l.End(), l.Deadline())
 	}
 }
