@@ -134,16 +134,25 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 	return all, nil
 }
 
-// fullReport of a run.
+// fullReport of a run, point by point: the results of all take more memory than the
+// operator has.
 func fullReport(s state) (report.Report, error) {
-	all, err := measurements(s, func(plan.Measurement) bool { return true })
+	b, err := report.NewBuilder(head(s))
 	if err != nil {
 		return report.Report{}, err
 	}
-	r, err := report.Build(head(s), all)
-	if err != nil {
-		return r, err
+	for _, mode := range s.benchmark.Spec.Modes {
+		for _, n := range s.benchmark.Spec.Replicas {
+			point, err := measurements(s, func(m plan.Measurement) bool { return m.Mode == mode.Name && m.Replicas == n })
+			if err != nil {
+				return report.Report{}, err
+			}
+			if err := b.Add(point); err != nil {
+				return report.Report{}, err
+			}
+		}
 	}
+	r := b.Report()
 	thresholds, err := thresholdsOf(s.benchmark)
 	r.Evaluate(thresholds)
 	return r, err

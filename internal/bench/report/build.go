@@ -35,57 +35,102 @@ const ValidShare = 0.8
 // Percentiles that a report has.
 var Percentiles = []float64{50, 95, 99, 99.9}
 
-// Build makes a report of measurements. The head has all that is not measured:
-// the name, the environment, the modes.
-func Build(head Report, measurements []Measurement) (Report, error) {
-	r := head
-	r.Version = Version
-	r.Points, r.Scaling, r.Peers = nil, nil, nil
-	order := map[string]int{}
-	for i, m := range r.Modes {
-		if _, twice := order[m.Name]; twice || m.Name == "" {
-			return Report{}, fmt.Errorf("mode %q: want names, each once", m.Name)
+// Builder makes a report point by point: the measurements of one take much memory,
+// and what the report says of it takes little.
+type Builder struct {
+	report Report
+	order  map[string]int // of the modes
+}
+
+// NewBuilder begins a report with a head, which has all that is not measured: the
+// name, the environment, the modes.
+func NewBuilder(head Report) (*Builder, error) {
+	b := &Builder{report: head, order: map[string]int{}}
+	b.report.Version = Version
+	b.report.Points, b.report.Scaling, b.report.Peers = nil, nil, nil
+	for i, m := range head.Modes {
+		if _, twice := b.order[m.Name]; twice || m.Name == "" {
+			return nil, fmt.Errorf("mode %q: want names, each once", m.Name)
 		}
-		order[m.Name] = i
+		b.order[m.Name] = i
 	}
-	type key struct {
-		mode     string
-		replicas int
+	return b, nil
+}
+
+// Add all measurements of one point. It keeps none of them.
+func (b *Builder) Add(measurements []Measurement) error {
+	if len(measurements) == 0 {
+		return nil
 	}
-	points := map[key][]Measurement{}
+	mode, replicas := measurements[0].Mode, measurements[0].Replicas
 	for _, m := range measurements {
-		if _, known := order[m.Mode]; !known {
-			return Report{}, fmt.Errorf("a measurement of mode %q, which the report does not have", m.Mode)
+		if _, known := b.order[m.Mode]; !known {
+			return fmt.Errorf("a measurement of mode %q, which the report does not have", m.Mode)
 		}
 		if m.Replicas < 1 || m.Block < 1 {
-			return Report{}, fmt.Errorf("a measurement of mode %s with %d replicas in block %d: want both from 1", m.Mode, m.Replicas, m.Block)
+			return fmt.Errorf("a measurement of mode %s with %d replicas in block %d: want both from 1", m.Mode, m.Replicas, m.Block)
 		}
 		if m.Result == nil && m.Missing == "" {
-			return Report{}, fmt.Errorf("a measurement of mode %s with %d replicas has neither a result nor a reason", m.Mode, m.Replicas)
+			return fmt.Errorf("a measurement of mode %s with %d replicas has neither a result nor a reason", m.Mode, m.Replicas)
 		}
 		if m.Phase != validity.Capacity && m.Phase != validity.Latency {
-			return Report{}, fmt.Errorf("a measurement of mode %s in phase %q: want %s or %s", m.Mode, m.Phase, validity.Capacity, validity.Latency)
+			return fmt.Errorf("a measurement of mode %s in phase %q: want %s or %s", m.Mode, m.Phase, validity.Capacity, validity.Latency)
 		}
-		k := key{m.Mode, m.Replicas}
-		points[k] = append(points[k], m)
+		if m.Mode != mode || m.Replicas != replicas {
+			return fmt.Errorf("measurements of mode %s with %d replicas and of mode %s with %d: want those of one point", mode, replicas, m.Mode, m.Replicas)
+		}
 	}
-	keys := slices.SortedFunc(maps.Keys(points), func(a, b key) int {
-		return cmp.Or(cmp.Compare(order[a.mode], order[b.mode]), cmp.Compare(a.replicas, b.replicas))
+	if _, twice := b.report.point(mode, replicas); twice {
+		return fmt.Errorf("mode %s with %d replicas twice: want all measurements of a point at once", mode, replicas)
+	}
+	p, err := buildPoint(mode, replicas, measurements)
+	if err != nil {
+		return fmt.Errorf("mode %s with %d replicas: %w", mode, replicas, err)
+	}
+	b.report.Points = append(b.report.Points, p)
+	return nil
+}
+
+// Report of the points that were added.
+func (b *Builder) Report() Report {
+	r := b.report
+	r.Points = slices.SortedFunc(slices.Values(r.Points), func(p, q Point) int {
+		return cmp.Or(cmp.Compare(b.order[p.Mode], b.order[q.Mode]), cmp.Compare(p.Replicas, q.Replicas))
 	})
-	for _, k := range keys {
-		p, err := buildPoint(k.mode, k.replicas, points[k])
-		if err != nil {
-			return Report{}, fmt.Errorf("mode %s with %d replicas: %w", k.mode, k.replicas, err)
-		}
-		r.Points = append(r.Points, p)
-	}
 	for _, m := range r.Modes {
 		if s, ok := buildScaling(r, m.Name); ok {
 			r.Scaling = append(r.Scaling, s)
 		}
 	}
 	r.Peers = buildPeers(r)
-	return r, nil
+	return r
+}
+
+// Build makes a report of measurements that are all at hand.
+func Build(head Report, measurements []Measurement) (Report, error) {
+	b, err := NewBuilder(head)
+	if err != nil {
+		return Report{}, err
+	}
+	type key struct {
+		mode     string
+		replicas int
+	}
+	var keys []key
+	points := map[key][]Measurement{}
+	for _, m := range measurements {
+		k := key{m.Mode, m.Replicas}
+		if points[k] == nil {
+			keys = append(keys, k)
+		}
+		points[k] = append(points[k], m)
+	}
+	for _, k := range keys {
+		if err := b.Add(points[k]); err != nil {
+			return Report{}, err
+		}
+	}
+	return b.Report(), nil
 }
 
 func buildPoint(mode string, replicas int, measurements []Measurement) (Point, error) {

@@ -222,6 +222,47 @@ func TestMeasurementsThatDoNotFit(t *testing.T) {
 	}
 }
 
+// The order in which points are added does not matter, only that each is whole.
+func TestAReportIsBuiltPointByPoint(t *testing.T) {
+	build := func(points ...[]Measurement) (Report, error) {
+		b, err := NewBuilder(madeHead())
+		if err != nil {
+			return Report{}, err
+		}
+		for _, p := range points {
+			if err := b.Add(p); err != nil {
+				return Report{}, err
+			}
+		}
+		return b.Report(), nil
+	}
+	var points [][]Measurement
+	for _, mode := range madeModes {
+		for _, n := range []int{16, 2, 1, 8, 4} {
+			points = append(points, slices.DeleteFunc(slices.Clone(measurements()), func(m Measurement) bool { return m.Mode != mode.mode.Name || m.Replicas != n }))
+		}
+	}
+	slices.Reverse(points)
+	got, err := build(points...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Build(madeHead(), measurements())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(stats.USL{})); diff != "" {
+		t.Error(diff)
+	}
+	some := points[len(points)-1]
+	if _, err := build(some[:2], some[2:]); err == nil || !strings.Contains(err.Error(), "all measurements of a point at once") {
+		t.Errorf("a point in two parts: %v", err)
+	}
+	if _, err := build(slices.Concat(some, points[0])); err == nil || !strings.Contains(err.Error(), "want those of one point") {
+		t.Errorf("two points as one: %v", err)
+	}
+}
+
 func TestOnlyValidPointsMakeTheCurve(t *testing.T) {
 	r := fullReport(t)
 	s, _ := r.scaling("pqc-only") // 16 replicas left the machine no idle time
