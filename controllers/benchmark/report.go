@@ -111,7 +111,8 @@ const neverMade = "not measured: the run ended before"
 // they take much memory.
 func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measurement, error) {
 	var all []report.Measurement
-	for _, m := range s.plan.Measurements {
+	noCapacity := map[string]string{}       // why, by measurement
+	for _, m := range s.plan.Measurements { // a capacity before its latency
 		one, done := s.records[m.Name()]
 		if !choose(m) || !done && !s.aborted() {
 			continue
@@ -128,6 +129,11 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 			}
 			r.Result = &result
 			r.Evidence = evidence(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+			if m.Phase == plan.Latency {
+				r.Evidence.CapacityInvalid = noCapacity[capacityOf(m)]
+			} else if reasons := validity.Judge(r.Evidence); len(reasons) > 0 {
+				noCapacity[m.Name()] = fmt.Sprintf("%s: %s", reasons[0].Rule, reasons[0].Message)
+			}
 		}
 		all = append(all, r)
 	}

@@ -70,6 +70,9 @@ type Evidence struct {
 	StartLagP99 time.Duration `json:"startLagP99,omitempty"`
 	Rate        float64       `json:"rate,omitempty"`
 	WantedRate  float64       `json:"wantedRate,omitempty"`
+	// CapacityInvalid says, in the phase Latency, why the capacity that WantedRate is
+	// a part of is no result; empty where it is one.
+	CapacityInvalid string `json:"capacityInvalid,omitempty"`
 
 	// MachineIdle is the idle share of the busiest node.
 	MachineIdle *float64  `json:"machineIdle,omitempty"`
@@ -164,6 +167,7 @@ const (
 	DroppedIterations Rule = "DroppedIterations"
 	LateStarts        Rule = "LateStarts"
 	RateMissed        Rule = "RateMissed"
+	CapacityInvalid   Rule = "CapacityInvalid"
 	TooManyFailures   Rule = "TooManyFailures"
 	OtherMode         Rule = "OtherMode"
 	MachineBusy       Rule = "MachineBusy"
@@ -174,7 +178,7 @@ const (
 )
 
 // Rules are all of them.
-var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
+var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, CapacityInvalid, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
 
 // Reason says which rule was broken, how, and what to do.
 type Reason struct {
@@ -205,6 +209,9 @@ func Judge(e Evidence) []Reason {
 	}
 	if e.Phase == Latency && e.Rate < RateShare*e.WantedRate {
 		bad(RateMissed, "%.1f handshakes a second of the %.1f that were asked for: the gateway was not below its capacity", e.Rate, e.WantedRate)
+	}
+	if e.CapacityInvalid != "" {
+		bad(CapacityInvalid, "the rate is a part of a capacity that is no result: %s", e.CapacityInvalid)
 	}
 	allowed := FailureShare
 	if e.FailureShare != nil {

@@ -56,6 +56,7 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"dropped iterations", latency, func(e *Evidence) { e.Dropped = 1 }, DroppedIterations, "1 iterations were dropped, want 0"},
 		{"late starts", latency, func(e *Evidence) { e.StartLagP99 = 10*time.Millisecond + 1 }, LateStarts, "want at most 10ms"},
 		{"rate not reached", latency, func(e *Evidence) { e.Rate = 39 }, RateMissed, "39.0 handshakes a second of the 40.0"},
+		{"a rate of no capacity", latency, func(e *Evidence) { e.CapacityInvalid = "NotSaturated: it could do more" }, CapacityInvalid, "a capacity that is no result: NotSaturated: it could do more"},
 		{"failures", capacity, func(e *Evidence) { e.Failures = 3 }, TooManyFailures, "3 of 2403 attempts failed, want at most 0.1 %"},
 		{"failures where none may be", capacity, func(e *Evidence) { e.Failures, e.FailureShare = 1, share(0) }, TooManyFailures, "want at most 0 %"},
 		{"nothing but failures", capacity, func(e *Evidence) { e.Handshakes, e.FailureShare = 0, share(1) }, NoHandshakes, "no handshake succeeded"},

@@ -1,0 +1,55 @@
+package benchmark
+
+import (
+	"strings"
+	"testing"
+
+	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/validity"
+)
+
+// saturating usage of so many replicas: each has used all of its quota, and the
+// machine has CPU to spare.
+func saturating(p plan.Plan, replicas int32) *usage {
+	idle := 0.5
+	u := &usage{MachineIdle: &idle}
+	for range replicas {
+		u.Replicas = append(u.Replicas, validity.Replica{Name: "web", Quota: 0.05, Observed: p.Load.Duration, CPU: p.Load.Duration / 20})
+	}
+	return u
+}
+
+func TestALatencyAtAPartOfNoCapacityIsNoResult(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*usage)
+		says  string
+	}{
+		"the capacity is a result":        {func(*usage) {}, ""},
+		"the replicas could do more":      {func(u *usage) { u.Replicas[0].CPU /= 2 }, "NotSaturated: replica web used 50 %"},
+		"the machine had no CPU to spare": {func(u *usage) { *u.MachineIdle = 0.01 }, "MachineBusy: the busiest machine was idle for 1 %"},
+	} {
+		s := stateIn(t, inPlace("Running"), 2)
+		capacity, latency := s.plan.Measurements[0], s.plan.Measurements[1]
+		for _, m := range []plan.Measurement{capacity, latency} {
+			one := s.records[m.Name()]
+			if one.Usage = saturating(s.plan, m.Replicas); m.Phase == plan.Capacity {
+				c.spoil(one.Usage)
+			}
+			s.records[m.Name()] = one
+		}
+		s.plan.Load.LatencyLoad = 50
+		all, err := measurements(s, func(plan.Measurement) bool { return true })
+		if err != nil || len(all) != 2 {
+			t.Fatalf("%d measurements, %v", len(all), err)
+		}
+		if e := all[1].Evidence; all[1].Phase != validity.Latency || !strings.HasPrefix(e.CapacityInvalid, c.says) || (c.says == "") != (e.CapacityInvalid == "") {
+			t.Errorf("%s: %q, want %q", name, e.CapacityInvalid, c.says)
+		}
+		if reasons := validity.Judge(all[1].Evidence); (len(reasons) == 0) != (c.says == "") {
+			t.Errorf("%s: %+v", name, reasons)
+		}
+		if all[0].Evidence.CapacityInvalid != "" {
+			t.Errorf("%s: the capacity itself is no part of one: %q", name, all[0].Evidence.CapacityInvalid)
+		}
+	}
+}
