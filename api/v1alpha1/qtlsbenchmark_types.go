@@ -286,7 +286,7 @@ type BenchmarkBaseline struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// force a comparison with a report of other machines or quotas, which is
+	// force a comparison with a report of other machines, quotas or load, which is
 	// refused otherwise: the difference may be theirs.
 	// +optional
 	Force bool `json:"force,omitempty"`

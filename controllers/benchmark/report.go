@@ -41,6 +41,8 @@ func head(s state) report.Report {
 	b := s.benchmark
 	r := report.Report{Name: b.Name, Namespace: b.Namespace, UID: string(b.UID), Gateway: b.Spec.GatewayRef.Name,
 		Finished: s.observed.Now.UTC(), Preset: string(b.Spec.Load.Preset), Seed: b.Status.Plan.Seed}
+	l := s.plan.Load
+	r.Load = &report.Load{ClientsPerReplica: int(l.VirtualUsersPerReplica), Percent: int(l.LatencyLoad), Pods: int(generator.Pods(b)), WarmUp: l.WarmUp, Window: l.Duration, Repetitions: int(l.Repetitions)}
 	if s.aborted() {
 		r.Aborted = whyAborted(b)
 		r.Notes = append(r.Notes, "The run was aborted: "+r.Aborted)

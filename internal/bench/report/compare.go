@@ -13,7 +13,7 @@ import (
 type Comparison struct {
 	Baseline string `json:"baseline"` // its name
 	Finished string `json:"finished"` // and when it was measured
-	// Differences are those of machines and quotas. Where there are any and the
+	// Differences are those of machines, quotas and load. Where there are any and the
 	// comparison was not forced, it is refused, and there are no rows.
 	Differences []string `json:"differences,omitempty"`
 	Refused     bool     `json:"refused,omitempty"`
@@ -54,11 +54,11 @@ const (
 	Incomparable Change = "Incomparable"
 )
 
-// Compare puts a baseline beside the report. It refuses one of other machines or
-// quotas, unless forced: the figures would be those of the machines.
+// Compare puts a baseline beside the report. It refuses one of other machines,
+// quotas or load, unless forced: the difference would be theirs.
 func (r *Report) Compare(baseline Report, force bool) {
 	c := &Comparison{Baseline: baseline.Name, Finished: baseline.Finished.UTC().Format("2006-01-02 15:04 UTC")}
-	c.Differences = differences(baseline.Environment, r.Environment)
+	c.Differences = differences(baseline, *r)
 	c.Images = changedImages(baseline.Environment.Images, r.Environment.Images)
 	if c.Refused = len(c.Differences) > 0 && !force; !c.Refused {
 		for _, p := range r.Points {
@@ -102,7 +102,8 @@ func sameMode(a, b Mode) bool {
 }
 
 // differences of what figures depend on, and that is not the product.
-func differences(was, is Environment) []string {
+func differences(before, now Report) []string {
+	was, is := before.Environment, now.Environment
 	var d []string
 	differ := func(what string, was, is any) {
 		if fmt.Sprint(was) != fmt.Sprint(is) {
@@ -136,6 +137,15 @@ func differences(was, is Environment) []string {
 		return strings.Join(all, ", ")
 	}
 	differ("quotas", quotas(was), quotas(is))
+	// Longer or more often is more exact, and the same figure. More clients, or a
+	// rate nearer to the capacity, is another one.
+	load := func(l *Load) string {
+		if l == nil {
+			return "not described"
+		}
+		return fmt.Sprintf("%d clients for each replica, latency at %d %% of the capacity", l.ClientsPerReplica, l.Percent)
+	}
+	differ("load", load(before.Load), load(now.Load))
 	return d
 }
 

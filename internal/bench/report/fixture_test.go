@@ -43,6 +43,7 @@ var start = time.Date(2026, 3, 14, 9, 26, 53, 0, time.UTC)
 func madeHead() Report {
 	r := Report{
 		Name: "march", Namespace: "bench", UID: "5b0e8d0c-7a52-4b39-9c4e-1d2f3a4b5c6d", Gateway: "edge", Started: start, Finished: start.Add(52 * time.Minute), Preset: "Thorough", Seed: 20260314,
+		Load: &Load{ClientsPerReplica: 4, Percent: 50, Pods: 1, WarmUp: 10 * time.Second, Window: 30 * time.Second, Repetitions: madeBlocks},
 		Environment: Environment{
 			Versions: []Program{{"Kubernetes", "v1.37.0"}, {"HAProxy", "3.2.1"}, {"OpenSSL", "3.5.7"}, {"k6", "v2.2.0"}},
 			Images:   []Image{{"qtls-gateway", "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}, {"qtls-k6", "sha256:60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"}},

@@ -31,7 +31,9 @@ type Report struct {
 	Finished  time.Time `json:"finished"`
 	Preset    string    `json:"preset,omitempty"`
 	// Seed of the order of the measurements.
-	Seed        int64       `json:"seed"`
+	Seed int64 `json:"seed"`
+	// Load that was made; nil where it is not described.
+	Load        *Load       `json:"load,omitempty"`
 	Environment Environment `json:"environment"`
 	Modes       []Mode      `json:"modes"`
 	// Points are sorted as the modes are, then by replicas.
@@ -43,6 +45,22 @@ type Report struct {
 	// Aborted says why the run ended before everything was measured.
 	Aborted string   `json:"aborted,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
+}
+
+// Load is how hard and how long each measurement was. Durations are nanoseconds.
+type Load struct {
+	// ClientsPerReplica connect one time after the other in the phase Capacity.
+	ClientsPerReplica int `json:"clientsPerReplica"`
+	// Percent of the capacity in the phase Latency.
+	Percent     int           `json:"percent"`
+	Pods        int           `json:"pods"` // of the generator
+	WarmUp      time.Duration `json:"warmUp"`
+	Window      time.Duration `json:"window"`
+	Repetitions int           `json:"repetitions"`
+}
+
+func (l Load) String() string {
+	return fmt.Sprintf("%d clients for each replica; latency at %d %% of the capacity; %d times %v after a warm-up of %v; pods that made it: %d", l.ClientsPerReplica, l.Percent, l.Repetitions, l.Window, l.WarmUp, l.Pods)
 }
 
 // Environment is what the figures belong to.

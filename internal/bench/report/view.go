@@ -328,6 +328,9 @@ func (r Report) environment() [][2]string {
 	for _, i := range r.Environment.Images {
 		lines = append(lines, [2]string{"Image " + i.Name, i.Digest})
 	}
+	if r.Load != nil {
+		lines = append(lines, [2]string{"Load", r.Load.String()})
+	}
 	lines = append(lines, [2]string{"Order", fmt.Sprintf("random within each repetition, seed %d", r.Seed)})
 	return lines
 }
