@@ -73,7 +73,13 @@ func (r *recorder) call(o outcome, first bool, number uint64, began time.Time) {
 	if began.After(r.began) {
 		r.began = began
 	}
-	if !r.inside(o.end) {
+	// A throughput is of what ends in the window. A latency is of what begins in it: by their ends, the slowest would be
+	// missing, and those be there that began before it.
+	at := o.end
+	if r.load.Phase == load.Latency {
+		at = o.begin
+	}
+	if !r.inside(at) {
 		return
 	}
 	if first {

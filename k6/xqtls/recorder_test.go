@@ -75,6 +75,27 @@ func TestOnlyWhatEndsInTheWindowCounts(t *testing.T) {
 	}
 }
 
+// A slow one that began in the window is there, whenever it ends: without it the percentiles would be too low.
+func TestALatencyIsOfWhatBeginsInTheWindow(t *testing.T) {
+	l := measuring()
+	l.Phase, l.Rate = load.Latency, 100
+	r := newRecorder(l, shard.Segment{Count: 2})
+	for begin, end := range map[time.Duration]time.Duration{
+		9999 * time.Millisecond: 15 * time.Second, // in the warm-up
+		10 * time.Second:        10*time.Second + 1,
+		40*time.Second - 1:      70 * time.Second,
+		40 * time.Second:        41 * time.Second,
+	} {
+		o := ended(end)
+		o.begin, o.report.Handshake = start.Add(begin), end-begin
+		r.call(o, true, uint64(begin/(10*time.Millisecond)), start)
+	}
+	s := measured(t, r)
+	if s.Iterations != 2 || s.Handshakes[0].Count != 2 || s.Handshakes[0].Handshake.Max() < 29*time.Second {
+		t.Errorf("%d iterations, %+v", s.Iterations, s.Handshakes)
+	}
+}
+
 func TestHandshakesOfOtherKindsAreSeriesOfTheirOwn(t *testing.T) {
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
 	for _, change := range []func(*openssl.Report){
