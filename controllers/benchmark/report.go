@@ -113,7 +113,11 @@ const neverMade = "not measured: the run ended before"
 // they take much memory.
 func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measurement, error) {
 	var all []report.Measurement
-	noCapacity := map[string]string{}       // why, by measurement
+	noCapacity := map[string]string{} // why, by measurement
+	limit := 0.0                      // of the generator's pods
+	if resources := s.benchmark.Spec.Generator.Resources; resources != nil {
+		limit = resources.Limits.Cpu().AsApproximateFloat64()
+	}
 	for _, m := range s.plan.Measurements { // a capacity before its latency
 		one, done := s.records[m.Name()]
 		if !choose(m) || !done && !s.aborted() {
@@ -131,6 +135,7 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 			}
 			r.Result = &result
 			r.Evidence = evidence(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+			r.Evidence.Generator = generatorOf(result, s.plan.Load.Duration, limit)
 			if m.Phase == plan.Latency {
 				r.Evidence.CapacityInvalid = noCapacity[capacityOf(m)]
 			} else if reasons := validity.Judge(r.Evidence); len(reasons) > 0 {

@@ -40,7 +40,7 @@ func recorded(t *testing.T, p plan.Plan, n int) records {
 		for range 100 {
 			h.Record(time.Millisecond)
 		}
-		one, err := measured(1, shard.Result{Pods: 1, Common: p.Load.Duration, PerSecond: 20, Handshakes: []shard.Series{
+		one, err := measured(1, shard.Result{Pods: 1, CPUOfPods: []shard.CPU{{Used: int64(time.Second), MachineTotal: 1000, MachineIdle: 500}}, Common: p.Load.Duration, PerSecond: 20, Handshakes: []shard.Series{
 			{Kind: shard.Kind{Group: "X25519MLKEM768", SignatureAlgorithm: "mldsa65", Version: "TLSv1.3"}, Count: 100, Handshake: h}}}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -45,8 +45,8 @@ type recorder struct {
 	series map[shard.Kind]*shard.Series
 	// began is the latest beginning of a scenario.
 	began time.Time
-	// quota is what the cgroup said at the window's ends.
-	quota [2]throttling
+	// cpu is what was used up to the window's ends.
+	cpu [2]cpuTime
 }
 
 func newRecorder(l load.Load, s shard.Segment) *recorder {
@@ -137,14 +137,14 @@ func (r *recorder) dropped(at time.Time, n int64) {
 	}
 }
 
-// watch reads the quota at both ends of the window.
+// watch reads what was used at both ends of the window.
 func (r *recorder) watch() {
 	for i, at := range []time.Time{r.load.Begin(), r.load.End()} {
 		time.AfterFunc(time.Until(at), func() {
-			q := readThrottling(cpuStat)
+			c := readCPUTime(cpuStat, machineStat)
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.quota[i] = q
+			r.cpu[i] = c
 		})
 	}
 }
@@ -162,7 +162,13 @@ func (r *recorder) line(now time.Time) (string, error) {
 		return "", fmt.Errorf("the load began %v inside the window: give the pods a longer warm-up", r.began.Sub(r.load.Begin()).Round(time.Millisecond))
 	}
 	s := r.shard
-	s.CPU.Periods, s.CPU.ThrottledPeriods = r.quota[1].periods-r.quota[0].periods, r.quota[1].throttled-r.quota[0].throttled
+	from, to := r.cpu[0], r.cpu[1]
+	s.CPU.Periods, s.CPU.ThrottledPeriods = to.periods-from.periods, to.throttled-from.throttled
+	if total := to.machine - from.machine; from.machine > 0 && total > 0 {
+		s.CPU.Used = to.used - from.used
+		// The kernel takes some of the idle time back at times.
+		s.CPU.MachineTotal, s.CPU.MachineIdle = total, min(max(to.idle-from.idle, 0), total)
+	}
 	for _, series := range r.series {
 		s.Handshakes = append(s.Handshakes, *series)
 	}
@@ -185,29 +191,58 @@ func (m *module) measure(o outcome) {
 	current.recorder.call(o, first, number, scenario.StartTime)
 }
 
-// cpuStat is where a container sees its CPU quota (cgroup v2).
-const cpuStat = "/sys/fs/cgroup/cpu.stat"
+const (
+	// cpuStat is where a container sees what it has used, and its CPU quota (cgroup v2).
+	cpuStat = "/sys/fs/cgroup/cpu.stat"
+	// machineStat is where it sees its machine's CPU time.
+	machineStat = "/proc/stat"
+)
 
-// throttling counts periods of a CPU quota.
-type throttling struct{ periods, throttled int64 }
+// cpuTime is what was used up to a moment.
+type cpuTime struct {
+	// periods of the pod's CPU quota, and those in which it was throttled: zeros where there is no quota.
+	periods, throttled int64
+	// used by the pod, in nanoseconds.
+	used int64
+	// machine is the CPU time of the machine, and idle the part of it that nobody used, in ticks.
+	machine, idle int64
+}
 
-// readThrottling returns zeros where there is no quota.
-func readThrottling(path string) throttling {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return throttling{}
-	}
-	var t throttling
+// readCPUTime leaves zeros for what is not there.
+func readCPUTime(pod, machine string) cpuTime {
+	var c cpuTime
+	text, _ := os.ReadFile(pod)
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseInt(value, 10, 64)
 		switch {
 		case err != nil:
 		case name == "nr_periods":
-			t.periods = n
+			c.periods = n
 		case name == "nr_throttled":
-			t.throttled = n
+			c.throttled = n
+		case name == "usage_usec":
+			c.used = n * int64(time.Microsecond)
 		}
 	}
-	return t
+	text, _ = os.ReadFile(machine)
+	first, _, _ := strings.Cut(string(text), "\n")
+	// cpu user nice system idle iowait irq softirq steal; what follows is part of user and nice.
+	fields := strings.Fields(first)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return c
+	}
+	var all, idle int64
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return c
+		}
+		all += n
+		if i == 3 || i == 4 {
+			idle += n
+		}
+	}
+	c.machine, c.idle = all, idle
+	return c
 }

@@ -196,22 +196,32 @@ func TestARunThatFailedHasNoResult(t *testing.T) {
 	}
 }
 
-func TestThePeriodsInWhichTheGeneratorWasThrottledAreRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cpu.stat")
-	if err := os.WriteFile(path, []byte("usage_usec 5\nnr_periods 70\nnr_throttled 3\nthrottled_usec 9\n"), 0o644); err != nil {
-		t.Fatal(err)
+func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
+	pod, machine := filepath.Join(t.TempDir(), "cpu.stat"), filepath.Join(t.TempDir(), "stat")
+	for path, text := range map[string]string{
+		pod:     "usage_usec 5\nuser_usec 4\nnr_periods 70\nnr_throttled 3\nthrottled_usec 9\n",
+		machine: "cpu  100 1 50 800 40 2 3 4 60 0\ncpu0 100 1 50 800 40 2 3 4 60 0\nintr 12\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if got := readThrottling(path); got != (throttling{70, 3}) {
-		t.Errorf("got %+v", got)
+	if got, want := readCPUTime(pod, machine), (cpuTime{periods: 70, throttled: 3, used: 5000, machine: 1000, idle: 840}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := readThrottling(path + ".none"); got != (throttling{}) {
-		t.Errorf("without a quota: %+v", got)
+	if got := readCPUTime(pod+".none", pod); got != (cpuTime{}) {
+		t.Errorf("where there is neither: %+v", got)
 	}
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
 	r.call(ended(15*time.Second), true, 0, start)
-	r.quota = [2]throttling{{70, 3}, {370, 5}}
-	if s := measured(t, r); s.CPU.Periods != 300 || s.CPU.ThrottledPeriods != 2 {
-		t.Errorf("got %+v", s.CPU)
+	r.cpu = [2]cpuTime{{70, 3, 1000, 500, 400}, {370, 5, 9000, 6500, 4400}}
+	want := shard.CPU{Client: int64(time.Millisecond), Periods: 300, ThrottledPeriods: 2, Used: 8000, MachineTotal: 6000, MachineIdle: 4000}
+	if s := measured(t, r); s.CPU != want {
+		t.Errorf("got %+v, want %+v", s.CPU, want)
+	}
+	r.cpu[0].machine, r.cpu[0].idle = 0, 0 // not read
+	if s := measured(t, r); s.CPU.MachineTotal != 0 || s.CPU.Used != 0 {
+		t.Errorf("half observed: %+v", s.CPU)
 	}
 }
 

@@ -60,6 +60,7 @@ func madeHead() Report {
 // madeMeasurements are all the same from run to run.
 func madeMeasurements() []Measurement {
 	rng := rand.New(rand.NewPCG(9, 10))
+	spare := 0.6
 	noise := func(width float64) float64 { return math.Exp(width * rng.NormFloat64()) }
 	var all []Measurement
 	for block := 1; block <= madeBlocks; block++ {
@@ -83,7 +84,7 @@ func madeMeasurements() []Measurement {
 					}
 					e.MachineIdle = &idle
 					use := 0.3
-					e.Generator.Use = &use
+					e.Generator.Use, e.Generator.MachineIdle = &use, &spare
 					for i := range n {
 						r := validity.Replica{Name: "edge-" + string(rune('a'+i)), Node: "n1", Quota: 0.05, Periods: 300, ThrottledPeriods: 297, CPU: time.Duration(float64(handshakes) * float64(m.cpu) / f * noise(0.01)), Handshakes: int64(float64(handshakes) / f * noise(0.02)), Memory: 61 << 20, IdleMemory: 58 << 20, MemoryLimit: 256 << 20, Connections: 4}
 						if phase == validity.Latency {
@@ -226,7 +227,7 @@ func awkwardReport(t testing.TB) Report {
 				ms = append(ms, Measurement{Mode: mode, Replicas: 1, Phase: phase, Block: block,
 					Result: &shard.Result{PerSecond: 10 * float64(block), Failures: map[shard.Failure]int64{shard.Failure(injected): 1},
 						Handshakes: []shard.Series{{Kind: shard.Kind{Group: injected}, Count: 300, Handshake: h, Server: h, Client: h, Network: h, BytesSent: 300 * 1000}}},
-					Evidence: validity.Evidence{Phase: phase, Window: time.Second, Common: time.Second, Handshakes: 300, Failures: 1, MachineIdle: &idle, WantedReplicas: 1,
+					Evidence: validity.Evidence{Phase: phase, Window: time.Second, Common: time.Second, Handshakes: 300, Failures: 1, MachineIdle: &idle, Generator: validity.Generator{MachineIdle: &idle}, WantedReplicas: 1,
 						Replicas: []validity.Replica{{Name: injected, Disturbed: mode == long, Periods: 10, ThrottledPeriods: 10, Quota: 0.05}}},
 				})
 			}

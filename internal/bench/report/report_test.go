@@ -93,12 +93,12 @@ func measured(phase validity.Phase, block int, perSecond, ms float64) Measuremen
 	for range 1000 {
 		h.Record(time.Duration(ms * float64(time.Millisecond)))
 	}
-	idle := 0.5
+	idle, spare := 0.5, 0.6
 	return Measurement{
 		Mode: "hybrid", Replicas: 1, Phase: phase, Block: block,
 		Result: &shard.Result{PerSecond: perSecond, Handshakes: []shard.Series{{Kind: shard.Kind{Group: "X25519MLKEM768"}, Count: 1000, Handshake: h}}},
 		Evidence: validity.Evidence{
-			Phase: phase, Window: 30 * time.Second, Common: 30 * time.Second, Handshakes: 1000, MachineIdle: &idle, WantedReplicas: 1,
+			Phase: phase, Window: 30 * time.Second, Common: 30 * time.Second, Handshakes: 1000, MachineIdle: &idle, Generator: validity.Generator{MachineIdle: &spare}, WantedReplicas: 1,
 			Replicas: []validity.Replica{{Name: "a", Quota: 0.05, Periods: 300, ThrottledPeriods: 300, CPU: time.Second, Handshakes: 1000}},
 		},
 	}

@@ -25,7 +25,10 @@ type Result struct {
 	Failures   map[Failure]int64 `json:"failures,omitempty"`
 	// Handshakes are sorted by kind.
 	Handshakes []Series `json:"handshakes,omitempty"`
-	CPU        CPU      `json:"cpu"`
+	// CPU of all pods together, and of each with its machine, which several may
+	// share.
+	CPU       CPU   `json:"cpu"`
+	CPUOfPods []CPU `json:"cpuOfPods,omitempty"`
 	// PerSecond is the sum of the pods' rates, each over its own window.
 	PerSecond float64 `json:"perSecond"`
 }
@@ -80,7 +83,9 @@ func Merge(shards []Shard) (Result, error) {
 		r.Dropped += s.Dropped
 		mergeInto(&r.StartLag, s.StartLag)
 		addTo(&r.Failures, s.Failures)
+		r.CPUOfPods = append(r.CPUOfPods, s.CPU)
 		r.CPU.Client += s.CPU.Client
+		r.CPU.Used += s.CPU.Used
 		r.CPU.Periods += s.CPU.Periods
 		r.CPU.ThrottledPeriods += s.CPU.ThrottledPeriods
 		var count int64

@@ -105,7 +105,16 @@ type CPU struct {
 	// throttled. Both are 0 without a quota.
 	Periods          int64 `json:"periods,omitempty"`
 	ThrottledPeriods int64 `json:"throttledPeriods,omitempty"`
+	// Used is the CPU time of the pod in the window, in nanoseconds; MachineTotal and
+	// MachineIdle are the CPU time of its machine and the part of it that nobody used,
+	// in ticks. All three are 0 where they were not observed.
+	Used         int64 `json:"used,omitempty"`
+	MachineTotal int64 `json:"machineTotal,omitempty"`
+	MachineIdle  int64 `json:"machineIdle,omitempty"`
 }
+
+// Tick of the kernel's clocks in /proc/stat (USER_HZ).
+const Tick = 10 * time.Millisecond
 
 // Segment is the Index-th of Count parts of the load, counted from 0: "0/4" to
 // "3/4".
@@ -274,6 +283,11 @@ func (s Shard) validate() error {
 	}
 	count("cpu.client", s.CPU.Client)
 	count("cpu.periods", s.CPU.Periods)
+	count("cpu.used", s.CPU.Used)
+	count("cpu.machineTotal", s.CPU.MachineTotal)
+	if s.CPU.MachineIdle < 0 || s.CPU.MachineIdle > s.CPU.MachineTotal {
+		bad("cpu.machineIdle", s.CPU.MachineIdle, fmt.Sprintf("0 to %d, the machine's CPU time", s.CPU.MachineTotal))
+	}
 	if s.CPU.ThrottledPeriods < 0 || s.CPU.ThrottledPeriods > s.CPU.Periods {
 		bad("cpu.throttledPeriods", s.CPU.ThrottledPeriods, fmt.Sprintf("0 to %d, the periods", s.CPU.Periods))
 	}

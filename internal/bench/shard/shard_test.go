@@ -114,7 +114,7 @@ func TestMergingIsRecordingAllInOneHistogram(t *testing.T) {
 	}
 	n := int64(len(all))
 	if got.Count != n || r.Iterations != n+5 || r.Failures[Alert("handshake_failure")] != 5 || got.Servers["gateway-a"] != n ||
-		got.BytesSent != 1500*n || got.BytesReceived != 9000*n || got.CertificateBytes != 7000*n || r.CPU != (CPU{Client: 873_000 * n, Periods: 1500}) || r.StartLag.Count() != 5 || r.Pods != 5 {
+		got.BytesSent != 1500*n || got.BytesReceived != 9000*n || got.CertificateBytes != 7000*n || r.CPU != (CPU{Client: 873_000 * n, Periods: 1500}) || len(r.CPUOfPods) != 5 || r.StartLag.Count() != 5 || r.Pods != 5 {
 		t.Errorf("sums: %+v of %+v", got, r)
 	}
 	if want := float64(n) / 30; math.Abs(r.PerSecond-want) > 1e-9 {
@@ -237,6 +237,7 @@ func TestShardsThatCannotBe(t *testing.T) {
 		"a kind twice":           {func(s *Shard) { s.Handshakes = append(s.Handshakes, s.Handshakes[0]) }, "each kind once"},
 		"more by servers":        {func(s *Shard) { s.Handshakes[0].Servers["b"] = 1 }, "handshakes[0].servers.gateway-a 2"},
 		"lost iterations":        {func(s *Shard) { s.Iterations = 4 }, "iterations 4"},
+		"idle without end":       {func(s *Shard) { s.CPU.MachineIdle, s.CPU.MachineTotal = 11, 10 }, "cpu.machineIdle 11: want 0 to 10"},
 		"throttled without":      {func(s *Shard) { s.CPU.ThrottledPeriods = 301 }, "cpu.throttledPeriods 301"},
 		"sums that overflow":     {func(s *Shard) { s.Failures = map[Failure]int64{HTTP: math.MaxInt64, Reset: math.MaxInt64} }, "failures.HTTP"},
 		"a name without an end":  {func(s *Shard) { s.Handshakes[0].Group = strings.Repeat("x", 300) }, "at most 256 bytes"},

@@ -3,6 +3,7 @@ package stats
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -33,7 +34,8 @@ func Efficiency(samples []Sample, base, replicas int) (Estimate, error) {
 		at[s.Block][s.Replicas] = s.PerSecond
 	}
 	var one, many []float64
-	for _, block := range at {
+	for _, name := range slices.Sorted(maps.Keys(at)) { // the same sum each time
+		block := at[name]
 		t1, measured1 := block[base]
 		tR, measuredR := block[replicas]
 		if measured1 && measuredR {

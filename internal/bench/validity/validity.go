@@ -97,6 +97,8 @@ type Generator struct {
 	ThrottledPeriods int64 `json:"throttledPeriods,omitempty"`
 	// Use is the share of the CPU that they may have, of the busiest one.
 	Use *float64 `json:"use,omitempty"`
+	// MachineIdle is the idle share of the busiest of their machines.
+	MachineIdle *float64 `json:"machineIdle,omitempty"`
 }
 
 // Replica is one pod of the gateway.
@@ -235,6 +237,15 @@ func Judge(e Evidence) []Reason {
 		bad(NotObserved, "how idle the machines were was not observed: without it a full machine looks like a slow gateway")
 	} else if *e.MachineIdle < LeastIdle {
 		bad(MachineBusy, "the busiest machine was idle for %s, want %s: visit fewer replicas, give them smaller quotas, or add nodes", percent(*e.MachineIdle), percent(LeastIdle))
+	}
+	// A client that waits for CPU looks like a slow gateway too.
+	if g := e.Generator; g.MachineIdle == nil {
+		bad(NotObserved, "how idle the load generator's machines were was not observed: a client that waits for CPU looks like a slow gateway")
+	} else if *g.MachineIdle < LeastIdle {
+		bad(GeneratorLimited, "the busiest machine of the load generator was idle for %s, want %s: give it nodes of its own, or ask for less", percent(*g.MachineIdle), percent(LeastIdle))
+	}
+	if over(e.Generator.Use, busy) {
+		bad(GeneratorLimited, "the generator used %s of the CPU that it may have, want less than %s: raise its CPU limit, or share the load among more pods", percent(*e.Generator.Use), percent(busy))
 	}
 	if e.Generator.ThrottledPeriods > 0 {
 		bad(GeneratorLimited, "the generator was throttled in %d of %d CPU periods, want 0: raise its CPU limit", e.Generator.ThrottledPeriods, e.Generator.Periods)

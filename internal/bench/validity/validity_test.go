@@ -19,7 +19,7 @@ func capacity() Evidence {
 	return Evidence{
 		Phase: Capacity, Window: 30 * time.Second, Common: 29 * time.Second,
 		Handshakes: 2400, MachineIdle: share(0.4),
-		Generator: Generator{Periods: 300, Use: share(0.5)},
+		Generator: Generator{Periods: 300, Use: share(0.5), MachineIdle: share(0.3)},
 		Replicas:  []Replica{replica, other}, WantedReplicas: 2,
 	}
 }
@@ -62,6 +62,9 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"nothing but failures", capacity, func(e *Evidence) { e.Handshakes, e.FailureShare = 0, share(1) }, NoHandshakes, "no handshake succeeded"},
 		{"machine busy", capacity, func(e *Evidence) { e.MachineIdle = share(0.0999) }, MachineBusy, "idle for 9.99 %, want 10 %"},
 		{"machine not looked at", capacity, func(e *Evidence) { e.MachineIdle = nil }, NotObserved, "not observed"},
+		{"generator's machine busy", capacity, func(e *Evidence) { e.Generator.MachineIdle = share(0.05) }, GeneratorLimited, "machine of the load generator was idle for 5 %, want 10 %"},
+		{"generator's machine not looked at", latency, func(e *Evidence) { e.Generator.MachineIdle = nil }, NotObserved, "the load generator's machines were was not observed"},
+		{"generator at its limit", capacity, func(e *Evidence) { e.Generator.Use = share(0.9) }, GeneratorLimited, "the generator used 90 % of the CPU that it may have, want less than 90 %"},
 		{"generator throttled", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 1 }, GeneratorLimited, "throttled in 1 of 300 CPU periods"},
 		{"replica not saturated, by its CPU time", capacity, func(e *Evidence) {
 			r := &e.Replicas[1]
