@@ -347,13 +347,45 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 		}
 	}
 	for _, p := range Percentiles {
-		l.Percentiles = append(l.Percentiles, stats.PercentileOf(all.Handshake, p))
+		q, err := percentile(all.Handshake, chosen, p)
+		if err != nil {
+			return nil, err
+		}
+		l.Percentiles = append(l.Percentiles, q)
 	}
 	if all.Server.Count() > 0 {
 		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
 	}
 	l.Exchange = all.Exchange.Mean()
 	return l, nil
+}
+
+// percentile of all repetitions together. Handshakes of one repetition are not
+// independent of each other, so the interval is at least that over the repetitions'
+// own percentiles.
+func percentile(all *shard.Histogram, repetitions []Measurement, p float64) (stats.Percentile, error) {
+	q := stats.PercentileOf(all, p)
+	var each []float64
+	for _, m := range repetitions {
+		var one shard.Series
+		for i := range m.Result.Handshakes {
+			one.Add(&m.Result.Handshakes[i])
+		}
+		if one.Handshake.Count() > 0 {
+			each = append(each, one.Handshake.Percentile(p).Seconds())
+		}
+	}
+	if !q.Available() || len(each) < 2 {
+		return q, nil
+	}
+	e, err := stats.Mean(each)
+	if err != nil {
+		return q, err
+	}
+	of := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+	// No time is below the least that a histogram has.
+	q.Low, q.High = max(time.Microsecond, min(q.Low, of(e.Interval.Low))), max(q.High, of(e.Interval.High))
+	return q, nil
 }
 
 // samples of a mode's valid measurements of capacity.

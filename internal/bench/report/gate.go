@@ -186,6 +186,9 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 	if !q.Available() {
 		return 0, 0, "", q.Unavailable
 	}
+	if l.results() < 2 {
+		return 0, 0, "", fmt.Sprintf("%s, measured once: a verdict needs an interval over 2 repetitions", duration(q.Value))
+	}
 	return q.Low.Seconds(), q.High.Seconds(), fmt.Sprintf("%s (%s)", duration(q.Value), between(q.Low.Seconds(), q.High.Seconds(), seconds)), ""
 }
 

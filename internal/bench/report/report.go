@@ -199,6 +199,17 @@ func (p Phase) missing() int {
 	return n
 }
 
+// results counts the repetitions that are valid.
+func (p Phase) results() int {
+	n := 0
+	for _, r := range p.Repetitions {
+		if r.Valid() {
+			n++
+		}
+	}
+	return n
+}
+
 // Repetition is one measurement.
 type Repetition struct {
 	Block int `json:"block"`

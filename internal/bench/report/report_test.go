@@ -200,6 +200,50 @@ func TestPercentilesAreOfAllRepetitionsTogether(t *testing.T) {
 	}
 }
 
+// The handshakes of a repetition have much in common. Five repetitions of 1000 that
+// differ by the run, and in themselves not at all, are five samples and not 5000.
+func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {
+	var ms []Measurement
+	for block, latency := range []float64{1, 2, 3, 4, 5} {
+		ms = append(ms, measured(validity.Latency, block+1, 50, latency))
+	}
+	q := build(t, ms...).Points[0].Latency.Percentile(50)
+	// By hand: 3 ms, s = 1.5811 ms, t = 2.7764 with 4 degrees of freedom, over root 5.
+	for got, want := range map[time.Duration]time.Duration{q.Value: 3 * time.Millisecond, q.Low: 1037 * time.Microsecond, q.High: 4963 * time.Microsecond} {
+		if (got - want).Abs() > 10*time.Microsecond {
+			t.Errorf("%v, want %v: %+v", got, want, q)
+		}
+	}
+	// Two that have little in common bound nothing, and can be compared all the same.
+	r := build(t, measured(validity.Latency, 1, 50, 1), measured(validity.Latency, 2, 50, 9))
+	if q := r.Points[0].Latency.Percentile(50); q.Low != time.Microsecond || q.High < 50*time.Millisecond {
+		t.Errorf("of two: %+v", q)
+	}
+	r.Compare(r, true)
+	if _, err := r.JSON(); err != nil {
+		t.Error(err)
+	}
+	for text, c := range map[string]struct {
+		ms   []Measurement
+		want threshold.Verdict
+	}{
+		"p50 <= 4ms":  {ms, threshold.Undecided},
+		"p50 <= 5ms":  {ms, threshold.Passed},
+		"p50 <= 10ms": {ms[:1], threshold.Unmeasured}, // once
+		"p50 >= 10ms": {ms, threshold.Failed},
+	} {
+		parsed, err := threshold.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := build(t, c.ms...)
+		r.Evaluate([]threshold.Threshold{parsed})
+		if got := r.Thresholds[0]; got.Verdict != c.want {
+			t.Errorf("%s: %+v, want %s", text, got, c.want)
+		}
+	}
+}
+
 func TestMeasurementsThatDoNotFit(t *testing.T) {
 	other := measured(validity.Capacity, 1, 1, 1)
 	other.Mode = "other"

@@ -345,7 +345,7 @@ func classes(failures map[string]int64) []string {
 
 // method says how to read the figures.
 var method = []string{
-	"Intervals are at 95 %: Student's t over repetitions for means, on logarithms and paired within repetitions for efficiencies and for ratios to another server, of ranks for percentiles, and of a bootstrap for the fitted law.",
+	"Intervals are at 95 %: Student's t over repetitions for means, on logarithms and paired within repetitions for efficiencies and for ratios to another server, the wider of ranks and of Student's t over repetitions for percentiles, and of a bootstrap for the fitted law.",
 	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. Where one is missing, the table has how many samples there are of those that it needs.",
 	"Capacity is measured in a closed loop, latency at a fixed rate below it. An invalid point says why; it is no result, and no curve or threshold uses it.",
 	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",
