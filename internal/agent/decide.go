@@ -31,6 +31,8 @@ type observed struct {
 	// hsm is what hsmWorker says of the members; nil where it says nothing.
 	hsm       *hsmStatus
 	hsmWorker worker
+	// hsmAge of that worker.
+	hsmAge time.Duration
 	// now, by the clock sinceBoot.
 	now time.Duration
 }

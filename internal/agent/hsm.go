@@ -35,6 +35,11 @@ const (
 	// who left took with it. At twice as many the module lets threads wait
 	// for signatures.
 	mostAbandonedJobs = 2000
+	// leastAge of a worker that is replaced for that. Anybody can leave so many
+	// jobs within seconds, and each reload ends connections that outlast the
+	// drain time-out, on all listeners. In a younger worker the module's own
+	// limit holds: threads wait for signatures then, and nothing ends.
+	leastAge = 10 * time.Minute
 )
 
 // credentialKeys of a member's Secret, and the files of the same names.
@@ -252,6 +257,7 @@ func (a *Agent) setCredentials(next setCredentials) error {
 
 // hsmStatus is what a worker says of the members, and of itself.
 type hsmStatus struct {
+	Started       time.Time         `json:"started"`
 	AbandonedJobs int               `json:"abandonedJobs"`
 	Members       []hsmMemberStatus `json:"members"`
 }
@@ -297,9 +303,10 @@ func (t trees) hsmStatus(tree string, pid int) (*hsmStatus, error) {
 	return &s, nil
 }
 
-// decideRenewal starts anew a worker that clients who left have cost too much.
+// decideRenewal starts anew a worker that clients who left have cost too much,
+// and not soon again.
 func decideRenewal(in observed, me own) action {
-	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || !in.proxy.up || in.hsmWorker != in.proxy.worker {
+	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || in.hsmAge < leastAge || !in.proxy.up || in.hsmWorker != in.proxy.worker {
 		return nil
 	}
 	return unlessRefused(install{me.current.Revision, me.current.clone()}, me)
@@ -310,5 +317,8 @@ func (a *Agent) lookAtHSM() {
 	a.hsm, a.hsmWorker = nil, a.proxy.worker
 	if running := a.running(); running != nil && running.Revision.HSM != nil {
 		a.hsm, _ = a.trees.hsmStatus(running.Name, a.proxy.worker.pid) // a worker that is about to end may take it along
+	}
+	if a.hsm != nil {
+		a.hsmAge = time.Since(a.hsm.Started)
 	}
 }

@@ -426,7 +426,7 @@ func TestAWorkerWithManyAbandonedJobsIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := fmt.Appendf(nil, `{"abandonedJobs":%d,"members":[]}`, mostAbandonedJobs)
+	many := fmt.Appendf(nil, `{"started":"2020-01-01T00:00:00Z","abandonedJobs":%d,"members":[]}`, mostAbandonedJobs)
 	v.statusIs("reloaded once", func(s dataplane.Status) bool {
 		if s.Reloads == 0 { // the worker may write its file, too
 			_ = os.WriteFile(file, many, 0o600)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -186,6 +187,9 @@ func TestDecideAboutHSMs(t *testing.T) {
 		c.HSMPool = "vault"
 		s.secrets["pq"] = secret{Certificate: c}
 	}
+	abandoned := func(s *situation) {
+		s.hsm, s.hsmWorker, s.hsmAge = &hsmStatus{AbandonedJobs: mostAbandonedJobs}, s.proxy.worker, leastAge
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*situation)
@@ -207,15 +211,10 @@ func TestDecideAboutHSMs(t *testing.T) {
 		{"credentials come first", func(s *situation) { publish(s); delete(s.written, "vault-hsm-gateways") }, "set credentials vault-hsm-gateways"},
 		{"credentials that were renewed are written", func(s *situation) { known(s); s.written["vault-hsm-gateways"] = "0" }, "set credentials vault-hsm-gateways"},
 		{"a Secret that has not been read is waited for", func(s *situation) { publish(s); delete(s.credentials, "elsewhere") }, "nothing"},
-		{"a worker with many abandoned jobs is replaced", func(s *situation) {
-			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs}, s.proxy.worker
-		}, "install first, generation 1, with pq:1"},
-		{"one with fewer is not", func(s *situation) {
-			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs - 1}, s.proxy.worker
-		}, "nothing"},
-		{"nor one that has taken its place", func(s *situation) {
-			s.hsm, s.hsmWorker = &hsmStatus{AbandonedJobs: mostAbandonedJobs}, worker{pid: 1}
-		}, "nothing"},
+		{"a worker with many abandoned jobs is replaced", abandoned, "install first, generation 1, with pq:1"},
+		{"one with fewer is not", func(s *situation) { abandoned(s); s.hsm.AbandonedJobs-- }, "nothing"},
+		{"nor a young one: clients could have one reload follow the other", func(s *situation) { abandoned(s); s.hsmAge-- }, "nothing"},
+		{"nor one that has taken its place", func(s *situation) { abandoned(s); s.hsmWorker = worker{pid: 1} }, "nothing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := settled()
@@ -313,11 +312,14 @@ func TestMetricsOfHSMs(t *testing.T) {
 	if got := samples(); len(got) != 0 {
 		t.Errorf("before the worker says anything: %v", got)
 	}
-	status := `{"pid":7,"started":"2026-06-01T00:00:00Z","slot":"vault","abandonedJobs":3,"members":[
+	status := `{"pid":7,"started":"2020-01-01T00:00:00Z","slot":"vault","abandonedJobs":3,"members":[
 		{"name":"a","state":"Up","sessions":4,"signatures":9,"failures":2,"failovers":1,"latencyMicros":{"count":9,"sum":4500000,"max":9},"lastError":"an earlier one","since":"2026-06-01T00:00:00Z"},
 		{"name":"b","state":"Down","sessions":0,"signatures":0,"failures":0,"failovers":0,"latencyMicros":{"count":0,"sum":0,"max":0},"lastError":"hsmd b:7443: Connection refused","since":"2026-06-01T00:00:00Z"}]}`
 	if err := os.WriteFile(a.trees.hsmStatusDir(tr.Name)+"/7.json", []byte(status), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if a.lookAtHSM(); a.hsmAge < time.Hour {
+		t.Errorf("a worker of long ago has the age %s", a.hsmAge)
 	}
 	want := map[string]float64{"qtls_hsm_abandoned_jobs": 3,
 		"qtls_hsm_member_up a": 1, "qtls_hsm_sessions a": 4, "qtls_hsm_signature_failures_total a": 2, "qtls_hsm_failovers_total a": 1,
