@@ -88,12 +88,13 @@ func ParseURI(uri string) (Reference, error) {
 			r.Label = value
 		}
 	}
+	// The URI is not told: what makes it another one may be a PIN.
+	if !ok || r.Pool == "" || r.Label == "" || r.URI() != uri {
+		return Reference{}, errors.New("the PKCS #11 URI is not of the form pkcs11:token=POOL;object=LABEL;type=private; it has nothing else, and no PIN")
+	}
 	// Names end up in the lines of configuration files.
 	if strings.ContainsFunc(r.Pool+r.Label, unicode.IsControl) {
-		return Reference{}, fmt.Errorf("the PKCS #11 URI %q has a control character in a name", uri)
-	}
-	if !ok || r.Pool == "" || r.Label == "" || r.URI() != uri {
-		return Reference{}, fmt.Errorf("the PKCS #11 URI %q is not of the form pkcs11:token=POOL;object=LABEL;type=private", uri)
+		return Reference{}, fmt.Errorf("the PKCS #11 URI of pool %q and label %q has a control character in a name; use another name", r.Pool, r.Label)
 	}
 	return r, nil
 }

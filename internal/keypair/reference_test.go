@@ -52,6 +52,8 @@ func TestOtherReferencesAreRefused(t *testing.T) {
 	} {
 		if r, err := ParseReference(data); err == nil {
 			t.Errorf("%s: read as %+v", name, r)
+		} else if strings.Contains(err.Error(), "1234") {
+			t.Errorf("%s: the PIN is told: %v", name, err)
 		}
 	}
 }
