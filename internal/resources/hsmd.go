@@ -296,6 +296,7 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 			Replicas:             ptr.To[int32](1),
 			ServiceName:          hsmpool.DaemonName(pool.Name, m.Name),
 			Selector:             &metav1.LabelSelector{MatchLabels: HsmdSelector(pool.Name, m.Name)},
+			PodManagementPolicy:  appsv1.ParallelPodManagement, // a pod that never becomes ready is replaced, too
 			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
 			RevisionHistoryLimit: ptr.To[int32](2),
 			Template: corev1.PodTemplateSpec{

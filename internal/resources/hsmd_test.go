@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,6 +126,17 @@ func restrictedPod(t *testing.T, spec corev1.PodSpec) {
 	for _, c := range append(spec.InitContainers, spec.Containers...) {
 		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("container %s: %+v", c.Name, s)
+		}
+	}
+}
+
+// With the other policy a typo in an image's name would stay: its pod never
+// becomes ready, and the controller waits for that before it replaces it.
+func TestADaemonThatNeverBecameReadyCanBeCorrected(t *testing.T) {
+	pool := softPool()
+	for _, m := range append(pool.Spec.Members, vendor()) {
+		if policy := HsmdStatefulSet(pool, m, settings).Spec.PodManagementPolicy; policy != appsv1.ParallelPodManagement {
+			t.Errorf("member %s: %q", m.Name, policy)
 		}
 	}
 }
