@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Reference names a private key that lies in the tokens of an HSMPool. It
@@ -92,11 +93,31 @@ func ParseURI(uri string) (Reference, error) {
 	if !ok || r.Pool == "" || r.Label == "" || r.URI() != uri {
 		return Reference{}, errors.New("the PKCS #11 URI is not of the form pkcs11:token=POOL;object=LABEL;type=private; it has nothing else, and no PIN")
 	}
-	// Names end up in the lines of configuration files.
-	if strings.ContainsFunc(r.Pool+r.Label, unicode.IsControl) {
-		return Reference{}, fmt.Errorf("the PKCS #11 URI of pool %q and label %q has a control character in a name; use another name", r.Pool, r.Label)
+	for _, name := range []struct{ of, value string }{{"pool", r.Pool}, {"label", r.Label}} {
+		if err := checkName(name.value); err != nil {
+			return Reference{}, fmt.Errorf("the PKCS #11 URI names the %s %q, which %w; use another name", name.of, name.value, err)
+		}
 	}
 	return r, nil
+}
+
+// checkName refuses what would not be read back as it is from the line
+// `[key NAME]` of the PKCS #11 module's configuration: it takes white space from
+// the ends of names, and a blank and # for the beginning of a comment.
+func checkName(name string) error {
+	switch {
+	case !utf8.ValidString(name):
+		return errors.New("is not UTF-8")
+	case strings.TrimSpace(name) != name:
+		return errors.New("begins or ends with white space")
+	case strings.ContainsFunc(name, func(c rune) bool { return unicode.In(c, unicode.C, unicode.Zl, unicode.Zp) }):
+		return errors.New("has a control character or a line separator")
+	case strings.Contains(" "+name, " #"):
+		return errors.New("has a # at the beginning or after a blank")
+	case strings.HasSuffix(name, "]"):
+		return errors.New("ends with ]")
+	}
+	return nil
 }
 
 // ReferencedKey stands for the private key that a reference names. It signs

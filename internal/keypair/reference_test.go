@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // The bytes are what pkcs11-provider reads: a VisibleString and a UTF8String.
@@ -58,6 +60,38 @@ func TestOtherReferencesAreRefused(t *testing.T) {
 	}
 }
 
+// They are names in the configuration of the PKCS #11 module, which is refused as
+// a whole where one of them is not read as it was written.
+func TestLabelsThatCannotStandInTheModulesConfiguration(t *testing.T) {
+	for _, label := range []string{"web", "shop/web-1", "ein Schlüssel", "a#b", "x[1] y", "[x", "한국"} {
+		r := Reference{"pool", label}
+		got, err := ParseReference(r.PEM())
+		if err != nil || got != r {
+			t.Errorf("%q: %+v, %v", label, got, err)
+		}
+	}
+	for label, says := range map[string]string{
+		" web":        "white space",
+		"web ":        "white space",
+		"web\u00a0":   "white space",
+		"\u3000web":   "white space",
+		"web\u0085":   "white space",
+		"a\nb":        "control character",
+		"a\x00b":      "control character",
+		"a\u200bb":    "control character",
+		"a\u2028b":    "line separator",
+		"a\u2029b":    "line separator",
+		"#web":        "# at the beginning",
+		"web #1":      "# at the beginning or after a blank",
+		"a]":          "ends with ]",
+		"\xff\xfeweb": "UTF-8",
+	} {
+		if r, err := ParseReference(Reference{"pool", label}.PEM()); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), strconv.Quote(label)) {
+			t.Errorf("%q: %+v, %v; want one that says %q", label, r, err, says)
+		}
+	}
+}
+
 // Whoever needs the key itself is told where it is.
 func TestAReferenceIsNoPrivateKey(t *testing.T) {
 	certificate := certPEM(issue(t, "leaf", "ECDSA-P256", nil))
@@ -79,4 +113,30 @@ func TestAReferenceIsNoPrivateKey(t *testing.T) {
 	if _, err := MarshalKey(key); err == nil {
 		t.Error("it is written as a private key")
 	}
+}
+
+// FuzzParseURI: what is accepted is read back from a line of the PKCS #11
+// module's configuration, whose rules (crypto/pkcs11/src/config.rs) these are.
+func FuzzParseURI(f *testing.F) {
+	for _, label := range []string{"web", "#web", "web #1", "web\u3000", "a]", "a\nb", "\xff"} {
+		f.Add(Reference{"pool", label}.URI())
+	}
+	f.Add("pkcs11:token=pool;object=web;type=private?pin-value=1234")
+	f.Fuzz(func(t *testing.T, uri string) {
+		r, err := ParseURI(uri)
+		if err != nil {
+			return
+		}
+		if r.URI() != uri {
+			t.Errorf("%q is read as %+v", uri, r)
+		}
+		for _, name := range []string{r.Pool, r.Label} {
+			line, _, _ := strings.Cut("[key "+name+"]", " #")
+			line = strings.TrimSpace(line)
+			_, read, _ := strings.Cut(strings.TrimSuffix(line, "]"), " ")
+			if read = strings.TrimSpace(read); read != name || !utf8.ValidString(name) || strings.Contains(name, "\n") {
+				t.Errorf("%q is read as %q", name, read)
+			}
+		}
+	})
 }
