@@ -260,6 +260,32 @@ func TestExistingKeysAreKept(t *testing.T) {
 	}
 }
 
+// A key is used through another pool that leads to the same token, by the
+// certificate that it was made for: renewals keep it, too.
+func TestKeysAdoptedThroughAnotherPoolAreKept(t *testing.T) {
+	w := newWorld(t)
+	authority := hsmtest.NewAuthority(t)
+	hsmd := hsmtest.Serve(t, authority)
+	w.pool("a", authority, hsmd.Address)
+	w.pool("b", authority, hsmd.Address)
+	web := inHSM(server("web", "self", "ECDSA-P256"), "a")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	made := w.reference("web-ecdsa-p256").Label
+
+	w.change(web, func() { withExisting(inHSM(web, "b"), "ECDSA-P256", made) })
+	w.revision(web, 2)
+	for revision := int64(3); revision <= 4; revision++ {
+		w.pass(web, 2*time.Hour)
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		if r := w.reference("web-ecdsa-p256"); r != (keypair.Reference{Pool: "b", Label: made}) || !hsmd.Token.Has(made) {
+			t.Fatalf("revision %d has the key %+v, which the token has: %t", revision, r, hsmd.Token.Has(made))
+		}
+	}
+}
+
 // key that was made elsewhere.
 func (w *world) key(algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
 	w.t.Helper()

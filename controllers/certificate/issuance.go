@@ -143,7 +143,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		// It was begun for another spec, or is done.
 		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
 		made := parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == ""
-		if present, _ := i.presentKey(); err == nil && made && unused != present {
+		if present, _ := i.presentKey(); err == nil && made && unused.Label != present.Label {
 			i.retire(ctx, unused)
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
@@ -242,30 +242,37 @@ func (i *issuance) presentKey() (keypair.Reference, bool) {
 // about to replace. The present one, which it returns if it was made for this
 // certificate, stays until there is yet another: there are those who still use
 // it.
-func (i *issuance) previousKey(ctx context.Context) (uri string) {
+func (i *issuance) previousKey(ctx context.Context, next []byte) (uri string) {
 	if i.state.Secret == nil {
 		return ""
 	}
 	present, inHSM := i.presentKey()
-	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest != present {
+	stored, _ := keypair.ParseReference(next)
+	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest.Label != present.Label && oldest.Label != stored.Label {
 		i.retire(ctx, oldest)
 	}
-	if !inHSM || i.state.Has.Key != "" {
+	if !inHSM || i.state.Has.Key != "" || present.Label == stored.Label {
 		return ""
 	}
 	return present.URI()
 }
 
-// retire a key that was made for this certificate, unless it is one that a
-// PQCCertificate has been told to use since. One that cannot be destroyed keeps
-// nothing from being issued.
+// adopted says whether a PQCCertificate has been told to use a key of this
+// label, in whatever pool: several may lead to the same token, also those of
+// different namespaces. It is pure.
+func adopted(label string, all []v1alpha1.PQCCertificate) bool {
+	return slices.ContainsFunc(all, func(c v1alpha1.PQCCertificate) bool {
+		return slices.ContainsFunc(c.Spec.KeyStorage.ExistingKeys, func(k v1alpha1.ExistingKey) bool { return k.Label == label })
+	})
+}
+
+// retire a key that was made for this certificate, unless it has been adopted
+// since. One that cannot be destroyed keeps nothing from being issued.
 func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
-	var users v1alpha1.PQCCertificateList
-	err := i.r.List(ctx, &users, client.InNamespace(i.certificate.Namespace), client.MatchingFields{poolIndex: key.Pool})
-	for _, c := range users.Items {
-		if slices.ContainsFunc(c.Spec.KeyStorage.ExistingKeys, func(k v1alpha1.ExistingKey) bool { return k.Label == key.Label }) {
-			return
-		}
+	var all v1alpha1.PQCCertificateList
+	err := i.r.List(ctx, &all)
+	if err == nil && adopted(key.Label, all.Items) {
+		return
 	}
 	if err == nil {
 		err = i.keys().Retire(ctx, key)
@@ -385,7 +392,7 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	r := i.state.Want
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
-	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, previous: i.previousKey(ctx)}
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, previous: i.previousKey(ctx, pending.Data[corev1.TLSPrivateKeyKey])}
 	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
 	if s := i.state.Secret; s != nil {

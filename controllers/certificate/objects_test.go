@@ -125,6 +125,20 @@ func TestPendingKeys(t *testing.T) {
 	}
 }
 
+// Two pools may lead to one token, so that only the label counts.
+func TestKeysThatAreAdopted(t *testing.T) {
+	elsewhere := web()
+	elsewhere.Namespace = "other"
+	elsewhere.Spec.KeyStorage = v1alpha1.KeyStorage{Type: v1alpha1.KeyStorageHSM, HSMRef: &v1alpha1.HSMPoolReference{Name: "b"},
+		ExistingKeys: []v1alpha1.ExistingKey{{Algorithm: "ML-DSA-65", Label: "k1"}, {Algorithm: "ECDSA-P256", Label: "k2"}}}
+	all := []v1alpha1.PQCCertificate{*web(), *elsewhere}
+	for label, want := range map[string]bool{"k1": true, "k2": true, "k": false, "": false} {
+		if adopted(label, all) != want {
+			t.Errorf("key %q is adopted: %t", label, !want)
+		}
+	}
+}
+
 func TestSecretsReplaceOnlyWhatWasLookedAt(t *testing.T) {
 	text := func(o any) string {
 		data, err := json.Marshal(o)
