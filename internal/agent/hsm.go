@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -60,17 +60,6 @@ type setCredentials struct {
 
 func (a setCredentials) describe() string { return "set credentials " + a.secret }
 
-// labelPattern: what stands in pkcs11.conf as it is. A label has no space at its
-// ends, no control characters, and nothing that begins a comment.
-var labelPattern = regexp.MustCompile(`^[^\s\pC]([^\pC]*[^\s\pC])?$`)
-
-func checkLabel(label string) error {
-	if !labelPattern.MatchString(label) || strings.Contains(label, " #") || strings.HasSuffix(label, "]") {
-		return fmt.Errorf("the key's label %q has what no label here can have: a space at an end, a control character, %q, or ] at the end", label, " #")
-	}
-	return nil
-}
-
 // hsmKey is a key that lies in an HSM.
 type hsmKey struct {
 	label  string
@@ -118,6 +107,37 @@ func hsmKeys(certificates []*certificate) []hsmKey {
 		keys = append(keys, byLabel[label])
 	}
 	return keys
+}
+
+// replacesKey says whether a certificate has another key of an HSM than one that
+// is served, under the same label. A process keeps the key that it knows by a
+// label, so that only a new one serves such a certificate.
+func replacesKey(next *certificate, served map[string]*certificate) bool {
+	k, ok := hsmKeyOf(next)
+	if !ok {
+		return false
+	}
+	for _, c := range served {
+		if s, ok := hsmKeyOf(c); ok && s.label == k.label && !bytes.Equal(s.public, k.public) {
+			return true
+		}
+	}
+	return false
+}
+
+// withKeyOf is the current state with a certificate, and with all others that
+// have its key by now: a label stands for one key.
+func withKeyOf(next *certificate, name string, in observed, me own) state {
+	s := me.current.clone()
+	s.Certificates[name] = next
+	k, _ := hsmKeyOf(next)
+	for _, c := range me.current.Revision.Certificates {
+		now, _ := candidate(c, in, me)
+		if other, ok := hsmKeyOf(now); ok && other.label == k.label && bytes.Equal(other.public, k.public) {
+			s.Certificates[c.Name] = now
+		}
+	}
+	return s
 }
 
 // pkcs11Config is the module's configuration, with the keys in files of the
