@@ -485,6 +485,10 @@ func (a *Agent) setCertificate(ctx context.Context, next setCertificate) error {
 		err := admin.SetCertificate(ctx, file, next.certificate.PEM)
 		var refused *runtime.Refusal
 		if errors.As(err, &refused) {
+			// What HAProxy starts from are the files of what it serves.
+			if err := a.trees.writeHSM(a.current); err != nil {
+				return err
+			}
 			a.refusedCertificates[next.name] = refusedCertificate{next.certificate.Digest, refused.Message}
 			a.Log.Error("HAProxy refuses the certificate; the former one is served on", "certificate", next.name, "message", refused.Message)
 			return nil

@@ -159,6 +159,10 @@ func decide(in observed, me own) action {
 			if a := unlessRefused(install{current.Revision, next}, me); a != nil {
 				return a
 			}
+		case now.Digest != served.Digest && replacesKey(now, current.Certificates):
+			if a := unlessRefused(install{current.Revision, withKeyOf(now, c.Name, in, me)}, me); a != nil {
+				return a
+			}
 		case now.Digest != served.Digest:
 			return setCertificate{c.Name, now}
 		case now.ResourceVersion != served.ResourceVersion:
