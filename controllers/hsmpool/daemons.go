@@ -59,6 +59,8 @@ type provided struct {
 	versions map[object]string
 	// problems are by member; those of all under the empty name.
 	problems map[string]*conditions.Problem
+	// held are members that have to wait with their new pod for the others.
+	held map[string]bool
 }
 
 // managed are the members whose daemon the operator runs.
@@ -81,10 +83,10 @@ func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[s
 	last := r.daemons[key]
 	r.mu.Unlock()
 	now := r.Clock.Now()
-	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && r.unchanged(ctx, pool, last) {
+	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && len(last.held) == 0 && r.unchanged(ctx, pool, last) {
 		return nil, nil
 	}
-	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}}
+	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}, held: map[string]bool{}}
 	if err := r.write(ctx, pool, next, now); err != nil {
 		return nil, err
 	}
@@ -170,8 +172,10 @@ func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m 
 	if err != nil {
 		return err
 	}
-	err = r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...))
-	if err != nil || m.Daemon == nil {
+	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)); err != nil {
+		return err
+	}
+	if err := r.run(ctx, pool, m, p); err != nil || m.Daemon == nil {
 		return err
 	}
 	return r.needed(ctx, pool, m)

@@ -342,6 +342,74 @@ func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
+// A change that all daemons have to start anew for reaches one after the other.
+func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	r := &controller.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:1", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "a", "b")
+	reconcile := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil && !apierrors.IsConflict(err) {
+			t.Fatal(err)
+		}
+	}
+	// image that a member's pod is to have, as soon as there is one.
+	image := func(member string) string {
+		set := &appsv1.StatefulSet{}
+		if err := w.get("dev-"+member+"-hsmd", set); err != nil {
+			return err.Error()
+		}
+		return set.Spec.Template.Spec.Containers[0].Image
+	}
+	// runs plays the StatefulSet controller, which is not here.
+	runs := func(member string, ready int32) {
+		t.Helper()
+		set := &appsv1.StatefulSet{}
+		if err := w.get("dev-"+member+"-hsmd", set); err != nil {
+			t.Fatal(err)
+		}
+		set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdatedReplicas, set.Status.ReadyReplicas = set.Generation, 1, 1, ready
+		if err := w.Status().Update(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	are := func(when, a, b string) {
+		t.Helper()
+		for range 3 {
+			reconcile()
+		}
+		if gotA, gotB := image("a"), image("b"); gotA != a || gotB != b {
+			t.Errorf("%s: %s and %s, want %s and %s", when, gotA, gotB, a, b)
+		}
+	}
+	testenv.Eventually(t, func(context.Context) error { // the cache is behind
+		reconcile()
+		if a, b := image("a"), image("b"); a != "hsm:1" || b != "hsm:1" {
+			return fmt.Errorf("%s and %s", a, b)
+		}
+		return nil
+	})
+	runs("a", 1)
+	runs("b", 1)
+
+	upgrade := func(to string) {
+		r = &controller.Reconciler{Client: r.Client, APIReader: r.APIReader, Clock: r.Clock, Recorder: r.Recorder, Clients: r.Clients, Interval: r.Interval, Settings: r.Settings}
+		r.Settings.HSMImage = to
+	}
+	upgrade("hsm:typo")
+	are("another operator", "hsm:typo", "hsm:1")
+	runs("a", 0)
+	are("its image does not run", "hsm:typo", "hsm:1")
+	upgrade("hsm:2")
+	are("what does not run is corrected", "hsm:2", "hsm:1")
+	runs("a", 1)
+	are("it runs", "hsm:2", "hsm:2")
+}
+
 func TestADaemonWithAVendorsLibrary(t *testing.T) {
 	w := newWorld(t)
 	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "prod"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,6 +50,9 @@ const (
 	// AnnotationHsmdFiles is, on a daemon's pod, a hash of the configuration that
 	// it started with. Certificates are not in it: they are read anew.
 	AnnotationHsmdFiles = v1alpha1.GroupName + "/files"
+	// AnnotationHsmdTemplate is, on a daemon's StatefulSet, a hash of the pod's
+	// template as it was wanted: another one replaces the pod.
+	AnnotationHsmdTemplate = v1alpha1.GroupName + "/template"
 )
 
 // HsmdSelector of the pod of a member's daemon.
@@ -93,7 +97,7 @@ func hsmdMeta(pool *v1alpha1.HSMPool, member string) metav1.ObjectMeta {
 	return m
 }
 
-// Hsmd is the objects of a member's daemon but its Secrets.
+// Hsmd is what a member's daemon needs, but its Secrets.
 func Hsmd(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) []client.Object {
 	objects := []client.Object{
 		HsmdServiceAccount(pool, m), HsmdConfig(pool, m), HsmdNetworkPolicy(pool, m, s), HsmdService(pool, m),
@@ -101,7 +105,7 @@ func Hsmd(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) []client.Obj
 	if claim := SoftTokenClaim(pool, m); claim != nil {
 		objects = append(objects, claim)
 	}
-	return append(objects, HsmdStatefulSet(pool, m, s))
+	return objects
 }
 
 // HSMSecret is a Secret of a pool whose daemons the operator runs: its
@@ -289,7 +293,7 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 	for name, content := range HsmdConfig(pool, m).Data {
 		files[name] = []byte(content)
 	}
-	return &appsv1.StatefulSet{
+	set := &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"},
 		ObjectMeta: hsmdMeta(pool, m.Name),
 		Spec: appsv1.StatefulSetSpec{
@@ -308,6 +312,17 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 			},
 		},
 	}
+	set.Annotations = map[string]string{AnnotationHsmdTemplate: hashOfTemplate(set.Spec.Template)}
+	return set
+}
+
+func hashOfTemplate(template corev1.PodTemplateSpec) string {
+	text, err := json.Marshal(template)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON does not have
+	}
+	const name = "template"
+	return hashOf(map[string][]byte{name: text}, []string{name})
 }
 
 func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev1.PodSpec {

@@ -68,7 +68,7 @@ func TestAllObjectsOfADaemonAreOwnedByThePool(t *testing.T) {
 	pool := softPool()
 	for _, m := range append(pool.Spec.Members, vendor()) {
 		var kinds []string
-		for _, o := range Hsmd(pool, m, settings) {
+		for _, o := range append(Hsmd(pool, m, settings), HsmdStatefulSet(pool, m, settings)) {
 			kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
 			if !metav1.IsControlledBy(o, pool) || o.GetName() != "dev-"+m.Name+"-hsmd" || o.GetNamespace() != "shop" || o.GetLabels()[v1alpha1.LabelHSMPool] != "dev" {
 				t.Errorf("%T %s: owners %v, labels %v", o, o.GetName(), o.GetOwnerReferences(), o.GetLabels())
@@ -141,17 +141,24 @@ func TestADaemonThatNeverBecameReadyCanBeCorrected(t *testing.T) {
 	}
 }
 
+// The set's annotation tells the controller so, before it does.
 func TestANewConfigurationRestartsADaemon(t *testing.T) {
-	pool := softPool()
-	files := func() string {
-		return HsmdStatefulSet(pool, pool.Spec.Members[0], settings).Spec.Template.Annotations[AnnotationHsmdFiles]
+	pool, s := softPool(), settings
+	hashes := func() [2]string {
+		set := HsmdStatefulSet(pool, pool.Spec.Members[0], s)
+		return [2]string{set.Spec.Template.Annotations[AnnotationHsmdFiles], set.Annotations[AnnotationHsmdTemplate]}
 	}
-	before := files()
-	if before == "" || before != files() {
-		t.Errorf("hash %q, and then %q", before, files())
+	before := hashes()
+	if before[0] == "" || before[1] == "" || before != hashes() {
+		t.Errorf("hashes %q, and then %q", before, hashes())
 	}
 	pool.Spec.Timeout = &metav1.Duration{Duration: 7e9}
-	if files() == before {
-		t.Error("another timeout, and the same hash")
+	timeout := hashes()
+	if timeout[0] == before[0] || timeout[1] == before[1] {
+		t.Errorf("another timeout: hashes %q, and then %q", before, timeout)
+	}
+	s.HSMImage = "registry.example/hsm:2"
+	if image := hashes(); image[0] != timeout[0] || image[1] == timeout[1] {
+		t.Errorf("another image: hashes %q, and then %q", timeout, image)
 	}
 }
