@@ -2,6 +2,7 @@ package keypair
 
 import (
 	"crypto"
+	"crypto/rsa"
 	"encoding/asn1"
 	"encoding/pem"
 	"errors"
@@ -135,6 +136,20 @@ func (k *ReferencedKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, erro
 	return nil, fmt.Errorf("%w (pool %q, label %q): what signs with it asks the pool", ErrInHSM, k.Pool, k.Label)
 }
 
+// mostRSABits of a key that the PKCS #11 module serves (crypto/pkcs11/src/spki.rs).
+const mostRSABits = 8192
+
+// servedByHSM says whether the PKCS #11 module serves a key of a known algorithm.
+func servedByHSM(public crypto.PublicKey) bool {
+	switch k := public.(type) {
+	case *ProviderPublicKey:
+		return false
+	case *rsa.PublicKey:
+		return k.N.BitLen() <= mostRSABits
+	}
+	return true
+}
+
 // ParseStored reads what Parse does, and also takes a reference for a private
 // key: whether the HSM's key is the certificate's, it cannot tell.
 func ParseStored(certPEM, keyPEM []byte) (*KeyPair, error) {
@@ -153,6 +168,9 @@ func ParseStored(certPEM, keyPEM []byte) (*KeyPair, error) {
 	algorithm, err := AlgorithmOf(leaf.PublicKey)
 	if err != nil {
 		return nil, err
+	}
+	if !servedByHSM(leaf.PublicKey) {
+		return nil, fmt.Errorf("pool %q cannot have the key of a certificate of %s: keys in HSMs are of ML-DSA, ECDSA or RSA of at most %d bits", reference.Pool, algorithm, mostRSABits)
 	}
 	return &KeyPair{Chain: order(leaf, certs[1:]), Key: &ReferencedKey{reference, leaf.PublicKey}, Algorithm: algorithm}, nil
 }

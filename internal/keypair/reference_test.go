@@ -3,13 +3,17 @@ package keypair
 import (
 	"bytes"
 	"crypto"
+	"crypto/rsa"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"math/big"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"qtls.dev/qtls/api/v1alpha1"
 )
 
 // The bytes are what pkcs11-provider reads: a VisibleString and a UTF8String.
@@ -112,6 +116,26 @@ func TestAReferenceIsNoPrivateKey(t *testing.T) {
 	}
 	if _, err := MarshalKey(key); err == nil {
 		t.Error("it is written as a private key")
+	}
+}
+
+// The module refuses its whole configuration for a public key that it does not
+// know.
+func TestAlgorithmsThatNoHSMHas(t *testing.T) {
+	reference := Reference{"pool", "web"}.PEM()
+	if _, err := ParseStored(file(t, "haetae2.crt"), reference); err == nil || !strings.Contains(err.Error(), `pool "pool" cannot have the key of a certificate of haetae2`) {
+		t.Errorf("a certificate of the OpenSSL provider's: %v", err)
+	}
+	for bits, served := range map[uint]bool{2048: true, 4096: true, 8192: true, 8193: false, 16384: false} {
+		modulus := new(big.Int).Lsh(big.NewInt(1), bits-1)
+		if servedByHSM(&rsa.PublicKey{N: modulus, E: 65537}) != served {
+			t.Errorf("RSA of %d bits: want %t", bits, served)
+		}
+	}
+	for _, algorithm := range []v1alpha1.KeyAlgorithm{"ML-DSA-44", "ML-DSA-65", "ML-DSA-87", "ECDSA-P256", "ECDSA-P384", "RSA-2048"} {
+		if _, err := ParseStored(certPEM(issue(t, "leaf", algorithm, nil)), reference); err != nil {
+			t.Errorf("%s: %v", algorithm, err)
+		}
 	}
 }
 
