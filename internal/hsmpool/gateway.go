@@ -1,7 +1,14 @@
 package hsmpool
 
 import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
@@ -37,9 +44,43 @@ func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 				return ForGateways{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
 					"HSMPool %q: spec.members[%s].remote.gatewayTLSSecretRef is not set; name a Secret with ca.crt, tls.crt and tls.key of a client that may find and sign", pool.Name, m.Name)
 			}
+			if err := checkRemote(pool, m); err != nil {
+				return ForGateways{}, err
+			}
 			g.Secret = m.Remote.GatewayTLSSecretRef.Name
 		}
 		f.Members = append(f.Members, g)
 	}
 	return f, nil
+}
+
+// checkRemote refuses what the PKCS #11 module of gateways would: that refuses
+// all that it is told for one value.
+func checkRemote(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) error {
+	refuse := func(field, value, want string) error {
+		return conditions.Stalled(v1alpha1.ReasonInvalid, "HSMPool %q: spec.members[%s].remote.%s: %.300q is not %s; correct it", pool.Name, m.Name, field, value, want)
+	}
+	address := string(m.Remote.Address)
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !isHost(host) || strings.Contains(host, ":") != strings.HasPrefix(address, "[") {
+		return refuse("address", address, "host:port with a DNS name, an IPv4 address, or an IPv6 address in brackets")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return refuse("address", address, "host:port with a port from 1 to 65535")
+	}
+	if name := string(m.Remote.ServerName); name != "" && !isHost(name) {
+		return refuse("serverName", name, "a DNS name or an IP address")
+	}
+	return nil
+}
+
+// isHost says whether a name is one of DNS, or an IP address. A name whose last
+// label is a number is neither.
+func isHost(name string) bool {
+	if ip, err := netip.ParseAddr(name); err == nil {
+		return ip.Zone() == ""
+	}
+	labels := strings.Split(name, ".")
+	return strings.Trim(labels[len(labels)-1], "0123456789") != "" && len(name) <= validation.DNS1123SubdomainMaxLength &&
+		!slices.ContainsFunc(labels, func(l string) bool { return len(validation.IsDNS1123Label(l)) > 0 })
 }
