@@ -344,6 +344,32 @@ func TestAuthoritiesSignInTheHSM(t *testing.T) {
 	w.secretsStaySecret()
 }
 
+// Where the token was restored without an authority's key, or another one is
+// there, no key of the old name is made: what it signed would be nobody's.
+func TestAnAuthoritysKeyIsNotMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	root := inHSM(ca("root", "self", "ECDSA-P384"), "pool")
+	w.create(selfSigned("self"), root)
+	w.issued(root)
+	lost := w.reference("root-ecdsa-p384")
+	token.Put(lost.Label, nil, 0)
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "2") })
+	c := w.condition(root, v1alpha1.ConditionIssuing, metav1.ConditionTrue, v1alpha1.ReasonKeyNotFound)
+	if !strings.Contains(c.Message, "delete the certificate's Secret") || token.Has(lost.Label) {
+		t.Errorf("%s; the token has the key: %t", c.Message, token.Has(lost.Label))
+	}
+
+	// Its owner begins anew.
+	if err := w.Delete(t.Context(), w.secret("root-ecdsa-p384")); err != nil {
+		t.Fatal(err)
+	}
+	w.revision(root, 2)
+	if r := w.reference("root-ecdsa-p384"); r.Label == lost.Label || !token.Has(r.Label) {
+		t.Errorf("it has the key %+v", r)
+	}
+}
+
 // All of it with hsmd itself and a real token: keys of an authority and of its
 // servers are made there, and OpenSSL finds the chains good.
 func TestChainsOfARealToken(t *testing.T) {

@@ -142,8 +142,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
-		made := parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == ""
-		if present, _ := i.presentKey(); err == nil && made && unused.Label != present.Label {
+		if present, _ := i.state.presentKey(); err == nil && madeFor(pending, unused) && unused.Label != present.Label {
 			i.retire(ctx, unused)
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
@@ -174,7 +173,10 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 	data := pending.Data[corev1.TLSPrivateKeyKey]
 	if s.Want.HSM != "" {
 		reference, err := keypair.ParseReference(data)
-		return err == nil && reference.Pool == s.Want.HSM
+		present, _ := s.presentKey()
+		// An authority's key of before is wanted while its Secret has it.
+		return err == nil && reference.Pool == s.Want.HSM &&
+			(s.Want.Key != "" || reference == present || madeFor(pending, reference))
 	}
 	key, err := keypair.ParseKey(data)
 	if err != nil {
@@ -182,6 +184,19 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 	}
 	algorithm, err := keypair.AlgorithmOf(key.Public())
 	return err == nil && algorithm == s.Algorithm
+}
+
+// labelPrefix begins the labels of the keys that are made for a revision.
+func labelPrefix(secretName string, revision int64) string {
+	return fmt.Sprintf("%s-%d-", secretName, revision)
+}
+
+// madeFor says whether a pending Secret's key is made for it: neither one that
+// was there before, nor that of an earlier revision.
+func madeFor(pending *corev1.Secret, key keypair.Reference) bool {
+	secretName := strings.TrimSuffix(pending.Name, pendingSuffix)
+	return parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == "" &&
+		strings.HasPrefix(key.Label, labelPrefix(secretName, revisionOf(pending)))
 }
 
 // newKey is what a revision's Secret has for its key: the key, or a reference
@@ -198,7 +213,7 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 	if s.Want.HSM != "" {
 		// Nobody else has a key of this label: other clusters may have one of the
 		// Secret's name.
-		label := fmt.Sprintf("%s-%d-%s", i.secretName, revision, strings.ToLower(rand.Text()[:8]))
+		label := labelPrefix(i.secretName, revision) + strings.ToLower(rand.Text()[:8])
 		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), nil
 	}
 	key, err := pki.GenerateKey(i.algorithm)
@@ -209,7 +224,8 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 }
 
 // open the key of a revision under way. In an HSM it is made here, if it is to
-// be made and not there yet: its label was stored before.
+// be made and not there yet: its label was stored before. The key that serves
+// already, an authority's, is there or lost.
 func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Signer, error) {
 	data := pending.Data[corev1.TLSPrivateKeyKey]
 	if i.state.Want.HSM == "" {
@@ -218,6 +234,9 @@ func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Sig
 	reference, err := keypair.ParseReference(data)
 	if err != nil {
 		return nil, err
+	}
+	if present, ok := i.state.presentKey(); ok && present == reference {
+		return i.keys().Keep(ctx, reference, i.algorithm)
 	}
 	if i.state.Want.Key != "" {
 		return i.keys().Use(ctx, reference, i.algorithm)
@@ -230,11 +249,11 @@ func (i *issuance) keys() hsmpool.Keys {
 }
 
 // presentKey is that of the certificate's Secret, where it is in an HSM.
-func (i *issuance) presentKey() (keypair.Reference, bool) {
-	if i.state.Secret == nil {
+func (s state) presentKey() (keypair.Reference, bool) {
+	if s.Secret == nil {
 		return keypair.Reference{}, false
 	}
-	r, err := keypair.ParseReference(i.state.Secret.Data[corev1.TLSPrivateKeyKey])
+	r, err := keypair.ParseReference(s.Secret.Data[corev1.TLSPrivateKeyKey])
 	return r, err == nil
 }
 
@@ -246,7 +265,7 @@ func (i *issuance) previousKey(ctx context.Context, next []byte) (uri string) {
 	if i.state.Secret == nil {
 		return ""
 	}
-	present, inHSM := i.presentKey()
+	present, inHSM := i.state.presentKey()
 	stored, _ := keypair.ParseReference(next)
 	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest.Label != present.Label && oldest.Label != stored.Label {
 		i.retire(ctx, oldest)

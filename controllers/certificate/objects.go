@@ -22,7 +22,9 @@ var certificateKind = v1alpha1.GroupVersion.WithKind("PQCCertificate")
 
 // pendingName is the Secret that keeps the key while its certificate is being
 // issued.
-func pendingName(secretName string) string { return secretName + "-next" }
+func pendingName(secretName string) string { return secretName + pendingSuffix }
+
+const pendingSuffix = "-next"
 
 // requestName is the CertificateRequest of a revision: always the same one, so
 // that an operator that is started again finds what it began.
