@@ -158,6 +158,7 @@ func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string,
 		line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
 		line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
 		line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+		line("sessions = %d", m.Sessions)
 		line("timeout = %dms", h.TimeoutMilliseconds)
 	}
 	for _, k := range keys {

@@ -166,8 +166,8 @@ const vaultPort = 10445
 func hsmGateway(v *vault) model.Gateway {
 	g := testGateway()
 	g.HSM = &model.HSM{Pool: testPool, Timeout: patience, Members: []model.HSMMember{
-		{Name: "a", Address: v.a.address, ServerName: hsmtest.ServerName, Secret: memberSecret},
-		{Name: "b", Address: v.b.address, ServerName: hsmtest.ServerName, Secret: memberSecret}}}
+		{Name: "a", Address: v.a.address, ServerName: hsmtest.ServerName, Secret: memberSecret, Sessions: 4},
+		{Name: "b", Address: v.b.address, ServerName: hsmtest.ServerName, Secret: memberSecret, Sessions: 4}}}
 	certificates := g.Ports[0].Listeners[0].Certificates
 	certificates[0].HSMPool = testPool
 	certificates[1].HSMPool, certificates[1].Secret = testPool, hsmClassicalSecret

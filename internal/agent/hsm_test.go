@@ -24,8 +24,8 @@ import (
 
 func vaultHSM() *dataplane.HSM {
 	return &dataplane.HSM{Pool: "vault", TimeoutMilliseconds: 2000, Members: []dataplane.HSMMember{
-		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways"},
-		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere"}}}
+		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways", Sessions: 16},
+		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere", Sessions: 40}}}
 }
 
 // referring is a Secret whose key lies in the pool.
@@ -106,6 +106,7 @@ server-name = vault-a-hsmd.shop.svc
 ca-file = RUN/hsm/vault-hsm-gateways/ca.crt
 certificate-file = RUN/hsm/vault-hsm-gateways/tls.crt
 key-file = RUN/hsm/vault-hsm-gateways/tls.key
+sessions = 16
 timeout = 2000ms
 
 [member b]
@@ -114,6 +115,7 @@ server-name = hsm.example.com
 ca-file = RUN/hsm/elsewhere/ca.crt
 certificate-file = RUN/hsm/elsewhere/tls.crt
 key-file = RUN/hsm/elsewhere/tls.key
+sessions = 40
 timeout = 2000ms
 `)
 	holds := func(want string) {
@@ -201,6 +203,8 @@ func TestWhatCannotStandInTheModulesConfigurationIsNoRevision(t *testing.T) {
 		"an address":                func(h *dataplane.HSM) { h.Members[0].Address = "a:1\nmodule = /x" },
 		"an address without port":   func(h *dataplane.HSM) { h.Members[0].Address = "vault" },
 		"a server name":             func(h *dataplane.HSM) { h.Members[0].ServerName = "a b" },
+		"no sessions":               func(h *dataplane.HSM) { h.Members[0].Sessions = 0 },
+		"too many sessions":         func(h *dataplane.HSM) { h.Members[0].Sessions = 65 },
 		"a Secret above the folder": func(h *dataplane.HSM) { h.Members[0].Secret = "../x" },
 	} {
 		h := vaultHSM()

@@ -77,6 +77,9 @@ type HSMMember struct {
 	ServerName string `json:"serverName"`
 	// Secret, in the gateway's namespace, with ca.crt, tls.crt and tls.key.
 	Secret string `json:"secret"`
+	// Sessions are how many signatures HAProxy asks it for at a time, 1 to 64;
+	// each is a connection.
+	Sessions int32 `json:"sessions"`
 }
 
 // Tickets says which keys session tickets are encrypted with.

@@ -30,7 +30,13 @@ type GatewayMember struct {
 	// Secret in the pool's namespace with ca.crt, tls.crt and tls.key for its
 	// clients in gateway pods.
 	Secret string
+	// Sessions are how many signatures a pod asks it for at a time.
+	Sessions int32
 }
+
+// gatewaySessions of a member that does not say how many signatures it makes at
+// a time. Each is a connection of a pod's; hsmd takes 256.
+const gatewaySessions = 16
 
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
 // pure. The error is a *conditions.Problem.
@@ -38,7 +44,10 @@ func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 	f := ForGateways{Timeout: Timeout(pool)}
 	for _, m := range pool.Spec.Members {
 		d := daemonOf(pool, m)
-		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name)}
+		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name), Sessions: gatewaySessions}
+		if m.Daemon != nil && m.Daemon.Sessions > 0 {
+			g.Sessions = m.Daemon.Sessions // more would wait there
+		}
 		if m.Remote != nil {
 			if m.Remote.GatewayTLSSecretRef == nil {
 				return ForGateways{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
