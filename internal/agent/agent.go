@@ -597,7 +597,7 @@ func (a *Agent) noteObject(name string, exists bool, err error) bool {
 // watch the Secrets that are needed, and no others.
 func (a *Agent) watch(ctx context.Context) {
 	a.watchSecrets(ctx, a.watched, secretsNeeded(a.observed, a.own), a.secret, func(name string) { delete(a.secrets, name) })
-	a.watchSecrets(ctx, a.watchedMembers, memberSecrets(a.observed, a.own), a.memberSecret, func(name string) { delete(a.credentials, name) })
+	a.watchSecrets(ctx, a.watchedMembers, memberSecrets(a.observed, a.own), a.memberSecret, a.forgetMember)
 }
 
 // watchSecrets takes in what is needed, and forgets what is not any more.

@@ -17,6 +17,7 @@ import (
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/keypair"
 )
 
@@ -232,19 +233,40 @@ func (a *Agent) memberSecret(name string, s *corev1.Secret, err error) {
 	if !exists {
 		return
 	}
+	c, err := parseCredentials(s)
+	if err != nil {
+		a.objectProblems["Secret "+name] = fmt.Sprintf("Secret %q %v", name, err)
+		a.Log.Error("a member's Secret is of no use; what is known of it stays in force", "secret", name, "problem", err)
+	}
+	a.credentials[name] = c
+}
+
+// parseCredentials reads a member's Secret. The error carries no key material.
+func parseCredentials(s *corev1.Secret) (credentials, error) {
 	c := credentials{files: map[string][]byte{}}
 	var all []byte
 	for _, key := range credentialKeys {
 		if len(s.Data[key]) == 0 {
-			a.objectProblems["Secret "+name] = fmt.Sprintf("Secret %q has no %s: a member of the gateway's HSMPool needs the keys %s", name, key, strings.Join(credentialKeys, ", "))
-			a.credentials[name] = credentials{}
-			return
+			return credentials{}, fmt.Errorf("has no %s: a member of the gateway's HSMPool needs the keys %s", key, strings.Join(credentialKeys, ", "))
 		}
 		c.files[key] = s.Data[key]
 		all = append(append(all, 0), s.Data[key]...)
 	}
+	pair := hsm.Credentials{CA: s.Data["ca.crt"], Certificate: s.Data[corev1.TLSCertKey], Key: s.Data[corev1.TLSPrivateKeyKey]}
+	if _, err := pair.Config(""); err != nil {
+		return credentials{}, fmt.Errorf("holds no credentials for a member of the gateway's HSMPool: %w", err)
+	}
 	c.digest = digest(all)
-	a.credentials[name] = c
+	return c, nil
+}
+
+// forgetMember rids the pod of credentials that nothing needs any more.
+func (a *Agent) forgetMember(name string) {
+	delete(a.credentials, name)
+	delete(a.written, name)
+	if err := os.RemoveAll(a.trees.credentials(name)); err != nil {
+		a.Log.Warn("credentials for a member of an HSMPool stay in the pod's memory", "secret", name, "error", err)
+	}
 }
 
 // decideCredentials writes those that have changed.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
@@ -333,21 +332,25 @@ func TestDecideAboutHSMs(t *testing.T) {
 func TestCredentialsOfAMember(t *testing.T) {
 	dir := t.TempDir()
 	a := New(Options{RunDir: dir, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
-	whole := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vault-hsm-gateways"}, Data: map[string][]byte{"ca.crt": []byte("CA"), "tls.crt": []byte("CRT"), "tls.key": []byte("KEY")}}
-	written := func(want string) {
+	authority := newFamily(t, "ECDSA-P256")
+	issue := func() *corev1.Secret {
+		s, _ := authority.secret(t, "vault-hsm-gateways")
+		s.Data["ca.crt"] = certificatePEM(authority.cert)
+		return s
+	}
+	whole, renewed := issue(), issue()
+	written := func(want *corev1.Secret) {
 		t.Helper()
 		if next, ok := decideCredentials(a.observed, a.own).(setCredentials); ok {
 			if err := a.setCredentials(next); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got := ""
 		for _, key := range credentialKeys {
 			content, _ := os.ReadFile(a.trees.credentials("vault-hsm-gateways", key))
-			got += string(content) + " "
-		}
-		if strings.TrimSpace(got) != want {
-			t.Errorf("the files hold %q, want %q", got, want)
+			if string(content) != string(want.Data[key]) {
+				t.Errorf("%s holds %q, want %q", key, content, want.Data[key])
+			}
 		}
 	}
 	waiting := func(want string) {
@@ -357,24 +360,38 @@ func TestCredentialsOfAMember(t *testing.T) {
 		}
 	}
 	a.memberSecret("vault-hsm-gateways", nil, nil)
-	written("")
+	written(&corev1.Secret{})
 	waiting(`Secret vault-hsm-gateways does not exist`)
 	a.memberSecret("vault-hsm-gateways", whole, nil)
-	written("CA CRT KEY")
+	written(whole)
 	waiting("")
 	a.memberSecret("vault-hsm-gateways", nil, errors.New("forbidden")) // what was written stays
-	written("CA CRT KEY")
+	written(whole)
 	waiting("forbidden")
-	part := whole.DeepCopy()
-	part.Data["tls.crt"] = nil
-	a.memberSecret("vault-hsm-gateways", part, nil)
-	written("CA CRT KEY")
-	waiting(`has no tls.crt`)
-	renewed := whole.DeepCopy()
-	renewed.Data["tls.crt"] = []byte("NEW")
+	for says, damage := range map[string]func(data map[string][]byte){
+		`Secret "vault-hsm-gateways" has no tls.crt`:     func(data map[string][]byte) { data["tls.crt"] = nil },
+		"ca.crt holds no certificate":                    func(data map[string][]byte) { data["ca.crt"] = []byte("CA") },
+		"tls.crt and tls.key: tls: failed to find":       func(data map[string][]byte) { data["tls.key"] = data["tls.key"][:40] },
+		"tls.crt and tls.key: tls: private key does not": func(data map[string][]byte) { data["tls.key"] = renewed.Data["tls.key"] },
+	} {
+		part := whole.DeepCopy()
+		damage(part.Data)
+		a.memberSecret("vault-hsm-gateways", part, nil)
+		written(whole)
+		waiting(says)
+	}
 	a.memberSecret("vault-hsm-gateways", renewed, nil)
-	written("CA NEW KEY")
+	written(renewed)
 	waiting("")
+
+	// When nothing needs them they go, and are written again when something does.
+	a.forgetMember("vault-hsm-gateways")
+	if _, err := os.Stat(a.trees.credentials("vault-hsm-gateways")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("credentials that nothing needs: %v", err)
+	}
+	written(&corev1.Secret{})
+	a.memberSecret("vault-hsm-gateways", renewed, nil)
+	written(renewed)
 }
 
 func TestMetricsOfHSMs(t *testing.T) {
