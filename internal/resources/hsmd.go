@@ -404,10 +404,10 @@ func addSoftToken(spec *corev1.PodSpec, pool *v1alpha1.HSMPool, m v1alpha1.HSMMe
 func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 	spec.NodeSelector, spec.Tolerations = d.NodeSelector, d.Tolerations
 	spec.SecurityContext.SupplementalGroups = d.SupplementalGroups
-	hsmd := &spec.Containers[0]
+	hsmd, folder := &spec.Containers[0], string(d.Module.Folder)
 	module := corev1.Volume{Name: "module", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: d.Module.Image, PullPolicy: s.ImagePullPolicy}}}
 	// An image volume shows the image whole: of it, the folder.
-	at := corev1.VolumeMount{Name: module.Name, MountPath: d.Module.Folder, SubPath: strings.TrimPrefix(d.Module.Folder, "/"), ReadOnly: true}
+	at := corev1.VolumeMount{Name: module.Name, MountPath: folder, SubPath: strings.TrimPrefix(folder, "/"), ReadOnly: true}
 	if d.Module.Copy {
 		module.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 		at.SubPath = ""
@@ -415,7 +415,7 @@ func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 			Name:            "copy-module",
 			Image:           d.Module.Image,
 			ImagePullPolicy: s.ImagePullPolicy,
-			Command:         []string{"cp", "-R", d.Module.Folder + "/.", hsmdCopyDir},
+			Command:         []string{"cp", "-R", folder + "/.", hsmdCopyDir},
 			Resources:       hsmdDefaults(), // the device is the daemon's alone
 			SecurityContext: restricted(),
 			VolumeMounts:    []corev1.VolumeMount{{Name: module.Name, MountPath: hsmdCopyDir}},
@@ -433,7 +433,7 @@ func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 			v.VolumeSource = ofConfigMap(f.ConfigMapRef.Name)
 		}
 		spec.Volumes = append(spec.Volumes, v)
-		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: f.Folder, ReadOnly: true})
+		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: string(f.Folder), ReadOnly: true})
 	}
 	for _, e := range d.Module.Environment {
 		hsmd.Env = append(hsmd.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
