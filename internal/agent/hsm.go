@@ -247,7 +247,7 @@ func parseCredentials(s *corev1.Secret) (credentials, error) {
 	var all []byte
 	for _, key := range credentialKeys {
 		if len(s.Data[key]) == 0 {
-			return credentials{}, fmt.Errorf("has no %s: a member of the gateway's HSMPool needs the keys %s", key, strings.Join(credentialKeys, ", "))
+			return credentials{}, fmt.Errorf("has no %s, which a member of the gateway's HSMPool needs", key)
 		}
 		c.files[key] = s.Data[key]
 		all = append(append(all, 0), s.Data[key]...)
@@ -258,6 +258,18 @@ func parseCredentials(s *corev1.Secret) (credentials, error) {
 	}
 	c.digest = digest(all)
 	return c, nil
+}
+
+// memberProblems are those of the members' Secrets, for who can do something
+// about them.
+func (a *Agent) memberProblems() []string {
+	var all []string
+	for _, name := range memberSecrets(a.observed, a.own) {
+		if problem := a.objectProblems["Secret "+name]; problem != "" {
+			all = append(all, problem+"; store in it "+strings.Join(credentialKeys, ", ")+" of a client that may find and sign with the pool's keys")
+		}
+	}
+	return all
 }
 
 // forgetMember rids the pod of credentials that nothing needs any more.

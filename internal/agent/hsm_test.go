@@ -358,7 +358,12 @@ func TestCredentialsOfAMember(t *testing.T) {
 		if got := a.waiting(); !strings.Contains(got, want) || (want == "") != (got == "") {
 			t.Errorf("waits for %q, want %q", got, want)
 		}
+		if got := strings.Join(a.memberProblems(), "; "); !strings.Contains(got, want) || (want == "") != (got == "") ||
+			want != "" && !strings.Contains(got, "; store in it ca.crt, tls.crt, tls.key of a client") {
+			t.Errorf("tells %q of the member's Secret, want %q and the remedy", got, want)
+		}
 	}
+	a.published = want(dataplane.Revision{HSM: vaultHSM()}, 1)
 	a.memberSecret("vault-hsm-gateways", nil, nil)
 	written(&corev1.Secret{})
 	waiting(`Secret vault-hsm-gateways does not exist`)
