@@ -257,23 +257,20 @@ func (s state) presentKey() (keypair.Reference, bool) {
 	return r, err == nil
 }
 
-// previousKey destroys the key before the present one, which the next one is
-// about to replace. The present one, which it returns if it was made for this
-// certificate, stays until there is yet another: there are those who still use
-// it.
-func (i *issuance) previousKey(ctx context.Context, next []byte) (uri string) {
-	if i.state.Secret == nil {
-		return ""
+// retireFormer destroys those former keys that nobody signs with any more, and
+// returns the others. Of a pool where one cannot be destroyed the rest wait,
+// too: its members may take long to say so.
+func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []formerKey) {
+	away := map[string]bool{}
+	for _, k := range keys {
+		if !k.idle(i.now) || away[k.Pool] {
+			left = append(left, k)
+		} else if !i.retire(ctx, k.Reference) {
+			away[k.Pool] = true
+			left = append(left, k)
+		}
 	}
-	present, inHSM := i.state.presentKey()
-	stored, _ := keypair.ParseReference(next)
-	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest.Label != present.Label && oldest.Label != stored.Label {
-		i.retire(ctx, oldest)
-	}
-	if !inHSM || i.state.Has.Key != "" || present.Label == stored.Label {
-		return ""
-	}
-	return present.URI()
+	return left
 }
 
 // adopted says whether a PQCCertificate has been told to use a key of this
@@ -286,12 +283,13 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 }
 
 // retire a key that was made for this certificate, unless it has been adopted
-// since. One that cannot be destroyed keeps nothing from being issued.
-func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
+// since. done says that there is nothing left to do about it. One that cannot
+// be destroyed keeps nothing from being issued.
+func (i *issuance) retire(ctx context.Context, key keypair.Reference) (done bool) {
 	var all v1alpha1.PQCCertificateList
 	err := i.r.List(ctx, &all)
 	if err == nil && adopted(key.Label, all.Items) {
-		return
+		return true
 	}
 	if err == nil {
 		err = i.keys().Retire(ctx, key)
@@ -299,6 +297,7 @@ func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
 	if err != nil {
 		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
+	return err == nil
 }
 
 // request finds or makes the CertificateRequest of the revision under way.
@@ -411,7 +410,8 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	r := i.state.Want
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
-	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, previous: i.previousKey(ctx, pending.Data[corev1.TLSPrivateKeyKey])}
+	next, _ := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, former: i.state.formerKeys(next, i.now)}
 	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
 	if s := i.state.Secret; s != nil {
@@ -429,6 +429,12 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	}
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssued, "Issue", "%s the %s certificate (revision %d, serial number %s, until %s) into Secret %q",
 		verb, i.algorithm, revisionOf(pending), chain.Leaf().SerialNumber.Text(16), stamp(chain.Leaf().NotAfter), i.secretName)
+	if left := i.retireFormer(ctx, data.former); len(left) < len(data.former) && secret.UID != nil && secret.ResourceVersion != nil {
+		data.former = left
+		secret = buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, *secret.UID, *secret.ResourceVersion)
+		// Where this fails they are retired again, which does no harm.
+		_ = i.r.Apply(ctx, secret, options...)
+	}
 	return nil
 }
 
