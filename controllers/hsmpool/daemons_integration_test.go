@@ -154,7 +154,7 @@ func TestTheDaemonOfASoftToken(t *testing.T) {
 		}
 	}
 	gateways, err := hsmpool.GatewayMembers(pool)
-	want := hsmpool.GatewayMember{Name: "soft-a", Address: "dev-soft-a-hsmd." + w.namespace + ".svc:7443", ServerName: "dev-soft-a-hsmd." + w.namespace + ".svc", Secret: "dev-hsm-gateways"}
+	want := hsmpool.GatewayMember{Name: "soft-a", Address: "dev-soft-a-hsmd." + w.namespace + ".svc:7443", ServerName: "dev-soft-a-hsmd." + w.namespace + ".svc", Secret: "dev-hsm-gateways", Sessions: 16}
 	if err != nil || len(gateways.Members) != 2 || gateways.Members[0] != want {
 		t.Errorf("for gateways: %+v, %v", gateways, err)
 	}
@@ -193,7 +193,7 @@ func TestTheDaemonOfASoftToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim "dev-soft-a-hsmd"`)
-	backup.ResourceVersion, backup.UID = "", ""
+	backup.ResourceVersion, backup.UID, backup.OwnerReferences, backup.Labels = "", "", nil, nil // as backups do
 	if err := w.Create(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,12 @@ func TestANameThatSomebodyElseHas(t *testing.T) {
 // there is one of them.
 func TestMembersThatShareAToken(t *testing.T) {
 	w := newWorld(t)
-	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Shared: true}, "soft-a", "soft-b")
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev"}}
+	for _, m := range []struct{ name, size string }{{"soft-a", "1Gi"}, {"soft-b", "2Gi"}} { // the first describes the volume, for ever
+		storage := v1alpha1.SoftTokenStorage{Shared: true, Size: ptr.To(resource.MustParse(m.size))}
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: m.name, SoftToken: &v1alpha1.SoftToken{Storage: storage}})
+	}
+	w.create(pool)
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-b-hsmd")
 	pins, claim := &corev1.Secret{}, &corev1.PersistentVolumeClaim{}
 	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", pins)); err != nil || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
