@@ -232,6 +232,24 @@ func TestASoftTokenWithoutAVolume(t *testing.T) {
 	if err := w.get("dev-soft-hsmd", &corev1.PersistentVolumeClaim{}); !apierrors.IsNotFound(err) {
 		t.Errorf("there is a volume (%v)", err)
 	}
+	// PINs that are gone are made anew, and the token with them.
+	pins := &corev1.Secret{}
+	if err := w.get("dev-soft-hsmd-pin", pins); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Delete(t.Context(), pins); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		again, set := &corev1.Secret{}, &appsv1.StatefulSet{}
+		if err := errors.Join(w.get("dev-soft-hsmd-pin", again), w.get("dev-soft-hsmd", set)); err != nil {
+			return err
+		}
+		if of := set.Spec.Template.Annotations[resources.AnnotationHsmdPINs]; again.UID == pins.UID || of != string(again.UID) {
+			return fmt.Errorf("the pod is for the PINs %s; the Secret was %s and is %s", of, pins.UID, again.UID)
+		}
+		return nil
+	})
 	if err := w.change(pool, func() { pool.Spec.Members[0].SoftToken.Storage.Ephemeral = false }); err == nil || !strings.Contains(err.Error(), "add a member with another name") {
 		t.Errorf("the storage can be changed: %v", err)
 	}

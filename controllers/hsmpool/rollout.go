@@ -18,6 +18,15 @@ import (
 // meanwhile. What is held is looked at again.
 func (r *Reconciler) run(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
 	wanted := resources.HsmdStatefulSet(pool, m, r.Settings)
+	if m.SoftToken != nil && m.SoftToken.Storage.Ephemeral {
+		pins, err := r.secret(ctx, pool, hsmpool.PINSecretName(pool.Name, m))
+		if err != nil {
+			return err
+		}
+		if pins != nil {
+			wanted = resources.WithPINs(wanted, pins.UID)
+		}
+	}
 	existing, err := r.daemon(ctx, pool, m.Name)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,6 +51,9 @@ const (
 	// AnnotationHsmdFiles is, on a daemon's pod, a hash of the configuration that
 	// it started with. Certificates are not in it: they are read anew.
 	AnnotationHsmdFiles = v1alpha1.GroupName + "/files"
+	// AnnotationHsmdPINs is, on the pod of an ephemeral token, the UID of the
+	// Secret with the PINs that it was made with.
+	AnnotationHsmdPINs = v1alpha1.GroupName + "/pins"
 	// AnnotationHsmdTemplate is, on a daemon's StatefulSet, a hash of the pod's
 	// template as it was wanted: another one replaces the pod.
 	AnnotationHsmdTemplate = v1alpha1.GroupName + "/template"
@@ -313,6 +317,14 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 		},
 	}
 	set.Annotations = map[string]string{AnnotationHsmdTemplate: hashOfTemplate(set.Spec.Template)}
+	return set
+}
+
+// WithPINs has an ephemeral token made anew when its PINs are: other PINs open no
+// token that is there.
+func WithPINs(set *appsv1.StatefulSet, secret types.UID) *appsv1.StatefulSet {
+	set.Spec.Template.Annotations[AnnotationHsmdPINs] = string(secret)
+	set.Annotations[AnnotationHsmdTemplate] = hashOfTemplate(set.Spec.Template)
 	return set
 }
 
