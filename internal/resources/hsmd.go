@@ -146,6 +146,11 @@ func HsmdServiceAccount(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.Se
 	}
 }
 
+// hsmdConnections that a daemon takes: a gateway's pod opens as many as it may
+// have signatures under way (hsmpool.GatewayMember.Sessions), and twice that
+// while HAProxy reloads. An idle one costs the stacks of two threads.
+const hsmdConnections = 1024
+
 // HsmdConfig is the daemon's configuration, and its module's.
 func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap {
 	var b strings.Builder
@@ -158,6 +163,7 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 		"certificate-file = "+hsmdTLSDir+"/"+corev1.TLSCertKey,
 		"key-file = "+hsmdTLSDir+"/"+corev1.TLSPrivateKeyKey,
 		"client-ca-file = "+hsmdTLSDir+"/"+corev1.ServiceAccountRootCAKey,
+		fmt.Sprintf("connections = %d", hsmdConnections),
 		fmt.Sprintf("drain = %ds", hsmdDrain),
 	)
 	section("token", append(tokenLines(m),
@@ -521,6 +527,6 @@ func hsmdResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
 func hsmdDefaults() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
 	}
 }
