@@ -136,6 +136,7 @@ spec:
       token: gw
       pinSecretRef: {name: vendor-pin}
       sessions: 8
+      nodeSelector: {a: b}
       tolerations: [{key: a}]
       supplementalGroups: [1000]
       resources: {claims: [{name: a}]}

@@ -194,9 +194,9 @@ const (
 	// AnnotationAttempt on a CertificateRequest: counts the attempts to have
 	// this revision issued, from 1.
 	AnnotationAttempt = GroupName + "/attempt"
-	// AnnotationPreviousKey on a certificate Secret: the PKCS #11 URI of the key
-	// before, which is destroyed when there is one after this.
-	AnnotationPreviousKey = GroupName + "/previous-key"
+	// AnnotationPreviousKeys on a certificate Secret: the PKCS #11 URIs of the
+	// keys before that are to be destroyed, and when each was replaced, in JSON.
+	AnnotationPreviousKeys = GroupName + "/previous-keys"
 	// AnnotationRequest on a CertificateRequest: the certificate request of a
 	// post-quantum key in PEM form, where spec.request only carries its names
 	// and its key's identifier (docs/architecture.md, Certificates).

@@ -105,6 +105,7 @@ type HSMDaemon struct {
 	Sessions int32 `json:"sessions,omitempty"`
 	// nodeSelector of the pod: where the device is.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// tolerations of the pod.
 	// +optional
@@ -115,6 +116,8 @@ type HSMDaemon struct {
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=2147483647
 	SupplementalGroups []int64 `json:"supplementalGroups,omitempty"`
 	// resources of the daemon, such as that of a device plugin, which is how a
 	// pod gets a device without further rights. Default: 10m CPU and 32Mi memory
@@ -126,6 +129,7 @@ type HSMDaemon struct {
 // HSMModule is a vendor's PKCS #11 library, out of an image of the vendor's or
 // of your own, and what it needs besides.
 // +kubebuilder:validation:XValidation:rule="self.path.startsWith(self.folder + '/')",message="module: path is a file below folder"
+// +kubebuilder:validation:XValidation:rule="!has(self.files) || !self.files.exists(f, f.folder == self.folder || self.folder.startsWith(f.folder + '/'))",message="files: their folder would hide module.folder; name another one"
 type HSMModule struct {
 	// image that the library is in. It needs no program, and nothing of it runs
 	// unless `copy` is set. The libraries that this one needs, but for the C
@@ -136,10 +140,7 @@ type HSMModule struct {
 	Image string `json:"image"`
 	// folder of the image that the daemon sees, under the same path.
 	// +required
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
-	// +kubebuilder:validation:XValidation:rule="!(self in ['/bin', '/dev', '/etc', '/etc/hsmd', '/lib', '/lib64', '/proc', '/run', '/run/secrets', '/sys', '/tmp', '/usr', '/usr/bin', '/usr/lib', '/var', '/var/lib'])",message="folder: the daemon needs its own; name one further down, such as /opt/vendor"
-	Folder string `json:"folder"`
+	Folder HSMModuleFolder `json:"folder"`
 	// path of the library, below folder.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
@@ -164,14 +165,19 @@ type HSMModule struct {
 	Environment []HSMModuleVariable `json:"environment,omitempty"`
 }
 
+// HSMModuleFolder is a folder of the daemon's container that the vendor's
+// library, or a file of it, has to itself: what the image has there is hidden.
+// +kubebuilder:validation:MaxLength=256
+// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
+// +kubebuilder:validation:XValidation:rule="!self.matches('^/(etc(/hosts|/hostname|/resolv[.]conf)?|run(/secrets)?|tmp|usr|var(/lib)?)$|^(/usr)?/lib[0-9]*(/[a-z0-9_]+-linux-[a-z0-9]+)?$|^(/usr)?/s?bin(/|$)|^/(dev|etc/hsmd|proc|run/secrets/hsmd|run/secrets/token|sys|var/run)(/|$)')",message="folder: the daemon needs its own; name one further down or elsewhere, such as /opt/vendor or /etc/vendor"
+type HSMModuleFolder string
+
 // HSMModuleFiles are the keys of a Secret or ConfigMap as files in a folder.
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.configMapRef)",message="files: name either a Secret or a ConfigMap"
 type HSMModuleFiles struct {
-	// folder that the files appear in.
+	// folder that the files appear in; of what else is there they see nothing.
 	// +required
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
-	Folder string `json:"folder"`
+	Folder HSMModuleFolder `json:"folder"`
 	// secretRef names a Secret of the pool's namespace.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
@@ -219,6 +225,7 @@ type SoftToken struct {
 // SoftTokenStorage says where the keys of a token in software lie: in a
 // PersistentVolumeClaim, which is deleted with the pool or the member.
 // +kubebuilder:validation:XValidation:rule="!(has(self.ephemeral) && self.ephemeral && (has(self.size) || has(self.storageClassName) || (has(self.shared) && self.shared)))",message="storage: ephemeral storage has no size and no storageClassName, and is not shared"
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || (type(self.size) == int ? self.size > 0 : quantity(self.size).isGreaterThan(quantity('0')))",message="size: more than 0"
 type SoftTokenStorage struct {
 	// size of the volume. Default: 64Mi.
 	// +optional

@@ -594,7 +594,7 @@ type ExternalStore struct {
 // StoreAddress is host:port: a DNS name, an IPv4 address, or an IPv6 address in
 // brackets.
 // +kubebuilder:validation:MaxLength=261
-// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4}$`
+// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*|\[[0-9a-f:.]+\]):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$`
 type StoreAddress string
 
 // ServiceSpec shapes the Service in front of a gateway.

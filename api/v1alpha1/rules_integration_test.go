@@ -209,6 +209,9 @@ var ruleCases = map[string][]ruleCase{
 		{"address of IPv4", external("'192.0.2.1:6379'"), ""},
 		{"address of IPv6", external("'[2001:db8::1]:6379'"), ""},
 		{"address without a port", external("'redis.example'"), "should match"},
+		{"address with the last port", external("'redis.example:65535'"), ""},
+		{"address with a port beyond it", external("'redis.example:65536'"), "should match"},
+		{"address with a name that is none", external("'redis..example:6379'"), "should match"},
 		{"address as a URL", external("'rediss://redis.example:6379'"), "should match"},
 		{"address with a password", external("'user:secret@redis.example:6379'"), "should match"},
 		{"address with a line break", external(`"a:1\n"`), "should match"},
@@ -295,6 +298,7 @@ var ruleCases = map[string][]ruleCase{
 		{"two members of one name", hsmPool("", hsmMember("hsm", "h:7443"), hsmMember("hsm", "i:7443")), "Duplicate value"},
 		{"an IPv6 address", hsmPool("", hsmMember("v6", `"[2001:db8::1]:7443"`)), ""},
 		{"an address without a port", hsmPool("", hsmMember("b", "hsm.example")), "should match"},
+		{"an address with a port that is none", hsmPool("", hsmMember("b", "hsm.example:74433")), "should match"},
 		{"a token in software", "spec: {members: [{name: soft, softToken: {}}]}", ""},
 		{"a token in software, with its storage", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true}}}]}", ""},
 		{"ephemeral storage with a size", "spec: {members: [{name: soft, softToken: {storage: {ephemeral: true, size: 1Gi}}}]}", "ephemeral storage has no size"},
@@ -308,6 +312,16 @@ var ruleCases = map[string][]ruleCase{
 		{"a library elsewhere", vendorPool("/opt/other", "token: gw"), "module: path is a file below folder"},
 		{"a folder that the daemon needs", vendorPool("/usr/lib", "token: gw"), "folder: the daemon needs its own"},
 		{"files of nothing", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor}]"), "files: name either a Secret or a ConfigMap"},
+		{"files where the library is", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor, secretRef: {name: a}}]"), "files: their folder would hide module.folder"},
+		{"files above the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt, secretRef: {name: a}}]"), "files: their folder would hide module.folder"},
+		{"files below the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor/etc, secretRef: {name: a}}]"), ""},
+		{"files beside the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor-files, secretRef: {name: a}}]"), ""},
+		{"a size", "spec: {members: [{name: soft, softToken: {storage: {size: 1Mi}}}]}", ""},
+		{"a size without a unit", "spec: {members: [{name: soft, softToken: {storage: {size: 1048576}}}]}", ""},
+		{"no size", "spec: {members: [{name: soft, softToken: {storage: {size: \"0\"}}}]}", "size: more than 0"},
+		{"no size, without a unit", "spec: {members: [{name: soft, softToken: {storage: {size: 0}}}]}", "size: more than 0"},
+		{"less than no size", "spec: {members: [{name: soft, softToken: {storage: {size: -1Gi}}}]}", "size: more than 0"},
+		{"a group that is none", vendorPool("/opt/vendor", "token: gw, supplementalGroups: [-1]"), "greater than or equal to 0"},
 		{"a wildcard for a server name", hsmPool("", hsmMember("b", "h:7443", `serverName: "*.example.com"`)), "serverName: a full name"},
 	},
 	"QTLSBenchmark": {
@@ -407,4 +421,33 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 		{"a CA by and by", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
 		{"a CA no more", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "spec: {commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
 	},
+}
+
+// What the daemon needs of its container is hidden neither by the library nor by
+// its files.
+func TestFoldersOfALibrary(t *testing.T) {
+	c := testenv.Client(t)
+	const refusal = "folder: the daemon needs its own"
+	refused := func(folder string) (library, files bool) {
+		spec := vendorPool(folder, "token: gw")
+		err := admit(t, c, parse(t, "HSMPool", strings.Replace(spec, "path: /opt/vendor", "path: "+folder, 1)))
+		library = err != nil && strings.Contains(err.Error(), refusal)
+		if err != nil && !library {
+			t.Errorf("a library in %s: %v", folder, err)
+		}
+		err = admit(t, c, parse(t, "HSMPool", vendorPool("/other/vendor", "token: gw", "files: [{folder: "+folder+", secretRef: {name: a}}]")))
+		return library, err != nil && strings.Contains(err.Error(), refusal)
+	}
+	for folder, want := range map[string]bool{
+		"/bin": true, "/usr/bin": true, "/usr/sbin/vendor": true, "/dev": true, "/dev/shm": true, "/proc": true, "/proc/self": true, "/sys/bus": true,
+		"/etc": true, "/etc/hosts": true, "/etc/hsmd": true, "/etc/hsmd/more": true, "/etc/vendor": false, "/etc/hsmd-vendor": false,
+		"/lib": true, "/lib64": true, "/usr": true, "/usr/lib": true, "/lib/x86_64-linux-gnu": true, "/usr/lib/x86_64-linux-gnu": true, "/usr/lib/aarch64-linux-gnu": true,
+		"/usr/lib/x86_64-linux-gnu/vendor": false, "/usr/lib/vendor": false, "/usr/local/lib": false, "/usr/safenet/lunaclient": false,
+		"/run": true, "/run/secrets": true, "/run/secrets/hsmd": true, "/run/secrets/token": true, "/run/secrets/token/pin": true, "/var/run/secrets/hsmd": true, "/run/secrets/vendor": false,
+		"/tmp": true, "/var": true, "/var/lib": true, "/var/lib/vendor": false, "/opt/nfast/kmdata": false,
+	} {
+		if library, files := refused(folder); library != want || files != want {
+			t.Errorf("%s: refused for the library %t and for files %t, want %t", folder, library, files, want)
+		}
+	}
 }

@@ -8,7 +8,10 @@ import (
 	"crypto"
 	"crypto/rand"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,32 +94,86 @@ func TestKeysStayInTheHSM(t *testing.T) {
 		if err != nil || pair.Chain[0].VerifyHostname("www.example.com") != nil {
 			t.Errorf("Secret %s: %v", name, err)
 		}
-		if s.Type != corev1.SecretTypeTLS || s.Annotations[v1alpha1.AnnotationPreviousKey] != "" {
+		if s.Type != corev1.SecretTypeTLS || s.Annotations[v1alpha1.AnnotationPreviousKeys] != "" {
 			t.Errorf("Secret %s: type %s, annotations %v", name, s.Type, s.Annotations)
 		}
 	}
 	labels[1] = w.reference("web-ml-dsa-65").Label
 
-	// Each renewal makes a key; the one before stays, the one before that goes.
-	for revision := int64(2); revision <= 3; revision++ {
+	// Each renewal makes a key; those of before stay while gateways may sign with
+	// them: the last, and what was replaced within the hour.
+	renew := func(revision int64) {
+		t.Helper()
 		w.change(web, func() {
 			web.Annotations = map[string]string{v1alpha1.AnnotationRenew: fmt.Sprint(revision)}
 		})
 		w.revision(web, revision)
 		labels[revision] = w.reference("web-ml-dsa-65").Label
 	}
-	if token.Has(labels[1]) || !token.Has(labels[2]) || !token.Has(labels[3]) || labels[2] == labels[3] {
-		t.Errorf("of the keys %v, the token has %t, %t and %t; want the last two", labels, token.Has(labels[1]), token.Has(labels[2]), token.Has(labels[3]))
+	has := func(want ...int64) {
+		t.Helper()
+		previous := w.secret("web-ml-dsa-65").Annotations[v1alpha1.AnnotationPreviousKeys]
+		latest := int64(len(labels))
+		for revision, label := range labels {
+			if token.Has(label) != slices.Contains(want, revision) {
+				t.Errorf("the token has the key %q: %t", label, token.Has(label))
+			}
+			if kept := strings.Contains(previous, "object="+label+";"); kept != (token.Has(label) && revision != latest) {
+				t.Errorf("the key %q is to be destroyed: %t", label, kept)
+			}
+		}
 	}
-	if previous := w.secret("web-ml-dsa-65").Annotations[v1alpha1.AnnotationPreviousKey]; !strings.Contains(previous, "object="+labels[2]+";") {
-		t.Errorf("annotation %s is %q, want the key %s", v1alpha1.AnnotationPreviousKey, previous, labels[2])
-	}
+	renew(2)
+	renew(3)
+	has(1, 2, 3)
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	renew(4)
+	has(3, 4)
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	renew(5)
+	has(4, 5)
 	w.secretsStaySecret()
 
 	// Back into a Secret: a new key.
 	w.change(web, func() { web.Spec.KeyStorage = v1alpha1.KeyStorage{Type: v1alpha1.KeyStorageSecret} })
-	w.revision(web, 4)
+	w.revision(web, 6)
 	w.verify("web-ml-dsa-65", "www.example.com")
+}
+
+// A key that cannot be destroyed now is destroyed by a renewal to come.
+func TestKeysThatCannotBeDestroyedNow(t *testing.T) {
+	w := newWorld(t)
+	hsmd := w.withPool("pool", 1)[0]
+	var refusing atomic.Bool
+	refusing.Store(true)
+	hsmd.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		return hsmtest.Refuse(0x30, "the token is away"), operation == 5 && refusing.Load()
+	}
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	labels := []string{w.reference("web-ecdsa-p256").Label}
+	renew := func() {
+		t.Helper()
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		revision := int64(len(labels)) + 1
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		labels = append(labels, w.reference("web-ecdsa-p256").Label)
+	}
+	renew()
+	renew()
+	if !hsmd.Token.Has(labels[0]) {
+		t.Fatal("the token is not away")
+	}
+	refusing.Store(false)
+	renew()
+	for n, want := range []bool{false, false, true, true} {
+		if hsmd.Token.Has(labels[n]) != want {
+			t.Errorf("the token has the key %q: %t", labels[n], !want)
+		}
+	}
 }
 
 // A self-signed certificate is signed by its own key, in the HSM.
@@ -227,6 +284,7 @@ func TestExistingKeysAreKept(t *testing.T) {
 	renew := func() string {
 		t.Helper()
 		revision++
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
 		w.revision(web, revision)
 		return w.reference("web-ml-dsa-65").Label
@@ -256,6 +314,32 @@ func TestExistingKeysAreKept(t *testing.T) {
 	for label, want := range map[string]bool{existing: true, made: true, second: false, third: true, fourth: true} {
 		if token.Has(label) != want {
 			t.Errorf("the token has the key %q: %t", label, !want)
+		}
+	}
+}
+
+// A key is used through another pool that leads to the same token, by the
+// certificate that it was made for: renewals keep it, too.
+func TestKeysAdoptedThroughAnotherPoolAreKept(t *testing.T) {
+	w := newWorld(t)
+	authority := hsmtest.NewAuthority(t)
+	hsmd := hsmtest.Serve(t, authority)
+	w.pool("a", authority, hsmd.Address)
+	w.pool("b", authority, hsmd.Address)
+	web := inHSM(server("web", "self", "ECDSA-P256"), "a")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	made := w.reference("web-ecdsa-p256").Label
+
+	w.change(web, func() { withExisting(inHSM(web, "b"), "ECDSA-P256", made) })
+	w.revision(web, 2)
+	for revision := int64(3); revision <= 4; revision++ {
+		w.pass(web, 2*time.Hour)
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		if r := w.reference("web-ecdsa-p256"); r != (keypair.Reference{Pool: "b", Label: made}) || !hsmd.Token.Has(made) {
+			t.Fatalf("revision %d has the key %+v, which the token has: %t", revision, r, hsmd.Token.Has(made))
 		}
 	}
 }
@@ -316,6 +400,32 @@ func TestAuthoritiesSignInTheHSM(t *testing.T) {
 	w.revision(web, 2)
 	w.verify("web-ml-dsa-65", "www.example.com")
 	w.secretsStaySecret()
+}
+
+// Where the token was restored without an authority's key, or another one is
+// there, no key of the old name is made: what it signed would be nobody's.
+func TestAnAuthoritysKeyIsNotMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	root := inHSM(ca("root", "self", "ECDSA-P384"), "pool")
+	w.create(selfSigned("self"), root)
+	w.issued(root)
+	lost := w.reference("root-ecdsa-p384")
+	token.Put(lost.Label, nil, 0)
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "2") })
+	c := w.condition(root, v1alpha1.ConditionIssuing, metav1.ConditionTrue, v1alpha1.ReasonKeyNotFound)
+	if !strings.Contains(c.Message, "delete the certificate's Secret") || token.Has(lost.Label) {
+		t.Errorf("%s; the token has the key: %t", c.Message, token.Has(lost.Label))
+	}
+
+	// Its owner begins anew.
+	if err := w.Delete(t.Context(), w.secret("root-ecdsa-p384")); err != nil {
+		t.Fatal(err)
+	}
+	w.revision(root, 2)
+	if r := w.reference("root-ecdsa-p384"); r.Label == lost.Label || !token.Has(r.Label) {
+		t.Errorf("it has the key %+v", r)
+	}
 }
 
 // All of it with hsmd itself and a real token: keys of an authority and of its

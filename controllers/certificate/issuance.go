@@ -142,8 +142,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
-		made := parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == ""
-		if present, _ := i.presentKey(); err == nil && made && unused != present {
+		if present, _ := i.state.presentKey(); err == nil && madeFor(pending, unused) && unused.Label != present.Label {
 			i.retire(ctx, unused)
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
@@ -174,7 +173,10 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 	data := pending.Data[corev1.TLSPrivateKeyKey]
 	if s.Want.HSM != "" {
 		reference, err := keypair.ParseReference(data)
-		return err == nil && reference.Pool == s.Want.HSM
+		present, _ := s.presentKey()
+		// An authority's key of before is wanted while its Secret has it.
+		return err == nil && reference.Pool == s.Want.HSM &&
+			(s.Want.Key != "" || reference == present || madeFor(pending, reference))
 	}
 	key, err := keypair.ParseKey(data)
 	if err != nil {
@@ -182,6 +184,19 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 	}
 	algorithm, err := keypair.AlgorithmOf(key.Public())
 	return err == nil && algorithm == s.Algorithm
+}
+
+// labelPrefix begins the labels of the keys that are made for a revision.
+func labelPrefix(secretName string, revision int64) string {
+	return fmt.Sprintf("%s-%d-", secretName, revision)
+}
+
+// madeFor says whether a pending Secret's key is made for it: neither one that
+// was there before, nor that of an earlier revision.
+func madeFor(pending *corev1.Secret, key keypair.Reference) bool {
+	secretName := strings.TrimSuffix(pending.Name, pendingSuffix)
+	return parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Key == "" &&
+		strings.HasPrefix(key.Label, labelPrefix(secretName, revisionOf(pending)))
 }
 
 // newKey is what a revision's Secret has for its key: the key, or a reference
@@ -198,7 +213,7 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 	if s.Want.HSM != "" {
 		// Nobody else has a key of this label: other clusters may have one of the
 		// Secret's name.
-		label := fmt.Sprintf("%s-%d-%s", i.secretName, revision, strings.ToLower(rand.Text()[:8]))
+		label := labelPrefix(i.secretName, revision) + strings.ToLower(rand.Text()[:8])
 		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), nil
 	}
 	key, err := pki.GenerateKey(i.algorithm)
@@ -209,7 +224,8 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 }
 
 // open the key of a revision under way. In an HSM it is made here, if it is to
-// be made and not there yet: its label was stored before.
+// be made and not there yet: its label was stored before. The key that serves
+// already, an authority's, is there or lost.
 func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Signer, error) {
 	data := pending.Data[corev1.TLSPrivateKeyKey]
 	if i.state.Want.HSM == "" {
@@ -218,6 +234,9 @@ func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Sig
 	reference, err := keypair.ParseReference(data)
 	if err != nil {
 		return nil, err
+	}
+	if present, ok := i.state.presentKey(); ok && present == reference {
+		return i.keys().Keep(ctx, reference, i.algorithm)
 	}
 	if i.state.Want.Key != "" {
 		return i.keys().Use(ctx, reference, i.algorithm)
@@ -230,42 +249,47 @@ func (i *issuance) keys() hsmpool.Keys {
 }
 
 // presentKey is that of the certificate's Secret, where it is in an HSM.
-func (i *issuance) presentKey() (keypair.Reference, bool) {
-	if i.state.Secret == nil {
+func (s state) presentKey() (keypair.Reference, bool) {
+	if s.Secret == nil {
 		return keypair.Reference{}, false
 	}
-	r, err := keypair.ParseReference(i.state.Secret.Data[corev1.TLSPrivateKeyKey])
+	r, err := keypair.ParseReference(s.Secret.Data[corev1.TLSPrivateKeyKey])
 	return r, err == nil
 }
 
-// previousKey destroys the key before the present one, which the next one is
-// about to replace. The present one, which it returns if it was made for this
-// certificate, stays until there is yet another: there are those who still use
-// it.
-func (i *issuance) previousKey(ctx context.Context) (uri string) {
-	if i.state.Secret == nil {
-		return ""
+// retireFormer destroys those former keys that nobody signs with any more, and
+// returns the others. Of a pool where one cannot be destroyed the rest wait,
+// too: its members may take long to say so.
+func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []formerKey) {
+	away := map[string]bool{}
+	for _, k := range keys {
+		if !k.idle(i.now) || away[k.Pool] {
+			left = append(left, k)
+		} else if !i.retire(ctx, k.Reference) {
+			away[k.Pool] = true
+			left = append(left, k)
+		}
 	}
-	present, inHSM := i.presentKey()
-	if oldest, err := keypair.ParseURI(i.state.Secret.Annotations[v1alpha1.AnnotationPreviousKey]); err == nil && oldest != present {
-		i.retire(ctx, oldest)
-	}
-	if !inHSM || i.state.Has.Key != "" {
-		return ""
-	}
-	return present.URI()
+	return left
 }
 
-// retire a key that was made for this certificate, unless it is one that a
-// PQCCertificate has been told to use since. One that cannot be destroyed keeps
-// nothing from being issued.
-func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
-	var users v1alpha1.PQCCertificateList
-	err := i.r.List(ctx, &users, client.InNamespace(i.certificate.Namespace), client.MatchingFields{poolIndex: key.Pool})
-	for _, c := range users.Items {
-		if slices.ContainsFunc(c.Spec.KeyStorage.ExistingKeys, func(k v1alpha1.ExistingKey) bool { return k.Label == key.Label }) {
-			return
-		}
+// adopted says whether a PQCCertificate has been told to use a key of this
+// label, in whatever pool: several may lead to the same token, also those of
+// different namespaces. It is pure.
+func adopted(label string, all []v1alpha1.PQCCertificate) bool {
+	return slices.ContainsFunc(all, func(c v1alpha1.PQCCertificate) bool {
+		return slices.ContainsFunc(c.Spec.KeyStorage.ExistingKeys, func(k v1alpha1.ExistingKey) bool { return k.Label == label })
+	})
+}
+
+// retire a key that was made for this certificate, unless it has been adopted
+// since. done says that there is nothing left to do about it. One that cannot
+// be destroyed keeps nothing from being issued.
+func (i *issuance) retire(ctx context.Context, key keypair.Reference) (done bool) {
+	var all v1alpha1.PQCCertificateList
+	err := i.r.List(ctx, &all)
+	if err == nil && adopted(key.Label, all.Items) {
+		return true
 	}
 	if err == nil {
 		err = i.keys().Retire(ctx, key)
@@ -273,6 +297,7 @@ func (i *issuance) retire(ctx context.Context, key keypair.Reference) {
 	if err != nil {
 		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
+	return err == nil
 }
 
 // request finds or makes the CertificateRequest of the revision under way.
@@ -385,7 +410,8 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	r := i.state.Want
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
-	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, previous: i.previousKey(ctx)}
+	next, _ := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, former: i.state.formerKeys(next, i.now)}
 	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
 	if s := i.state.Secret; s != nil {
@@ -403,6 +429,12 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	}
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssued, "Issue", "%s the %s certificate (revision %d, serial number %s, until %s) into Secret %q",
 		verb, i.algorithm, revisionOf(pending), chain.Leaf().SerialNumber.Text(16), stamp(chain.Leaf().NotAfter), i.secretName)
+	if left := i.retireFormer(ctx, data.former); len(left) < len(data.former) && secret.UID != nil && secret.ResourceVersion != nil {
+		data.former = left
+		secret = buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, *secret.UID, *secret.ResourceVersion)
+		// Where this fails they are retired again, which does no harm.
+		_ = i.r.Apply(ctx, secret, options...)
+	}
 	return nil
 }
 

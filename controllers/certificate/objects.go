@@ -22,7 +22,9 @@ var certificateKind = v1alpha1.GroupVersion.WithKind("PQCCertificate")
 
 // pendingName is the Secret that keeps the key while its certificate is being
 // issued.
-func pendingName(secretName string) string { return secretName + "-next" }
+func pendingName(secretName string) string { return secretName + pendingSuffix }
+
+const pendingSuffix = "-next"
 
 // requestName is the CertificateRequest of a revision: always the same one, so
 // that an operator that is started again finds what it began.
@@ -123,8 +125,8 @@ func buildRequest(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, r
 // contents of a certificate's Secret.
 type contents struct {
 	chain, key, ca []byte // PEM; ca may be empty
-	// previous is the PKCS #11 URI of the key in an HSM that was used before.
-	previous string
+	// former are the keys in HSMs that were used before.
+	former []formerKey
 }
 
 // buildSecret is the Secret of a certificate. Of one that is there already, it
@@ -135,8 +137,8 @@ func buildSecret(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, re
 		data[corev1.ServiceAccountRootCAKey] = d.ca
 	}
 	annotations := annotationsOf(algorithm, revision, r)
-	if d.previous != "" {
-		annotations[v1alpha1.AnnotationPreviousKey] = d.previous
+	if former := formatFormerKeys(d.former); former != "" {
+		annotations[v1alpha1.AnnotationPreviousKeys] = former
 	}
 	owner := metav1.NewControllerRef(c, certificateKind)
 	secret := corev1apply.Secret(v1alpha1.CertificateSecretName(c.Name, algorithm), c.Namespace).

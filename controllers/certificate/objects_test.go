@@ -99,6 +99,12 @@ func TestPendingKeys(t *testing.T) {
 	inPool, inOther := r, r
 	inPool.HSM, inOther.HSM = "pool", "other"
 	referring := buildPending(web(), "ML-DSA-44", 3, inPool, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
+	former := keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-1-x"}
+	keeping := buildPending(web(), "ML-DSA-44", 3, inPool, former.PEM())
+	serving := &corev1.Secret{Data: map[string][]byte{"tls.key": former.PEM()}}
+	inUse := inPool
+	inUse.Key = former.Label
+	using := buildPending(web(), "ML-DSA-44", 3, inUse, former.PEM())
 	broken := s.DeepCopy()
 	broken.Data = map[string][]byte{"tls.key": []byte("x")}
 	for name, c := range map[string]struct {
@@ -106,21 +112,39 @@ func TestPendingKeys(t *testing.T) {
 		algorithm v1alpha1.KeyAlgorithm
 		want      record
 		last      int64
+		present   *corev1.Secret
 		fit       bool
 	}{
-		"of this revision":           {s, "ML-DSA-44", r, 2, true},
-		"of a revision that is done": {s, "ML-DSA-44", r, 3, false},
-		"of another algorithm":       {s, "ML-DSA-65", r, 2, false},
-		"of another spec":            {s, "ML-DSA-44", changed, 2, false},
-		"from before a new wish":     {s, "ML-DSA-44", asked, 2, false},
-		"broken":                     {broken, "ML-DSA-44", r, 2, false},
-		"in the wanted HSM":          {referring, "ML-DSA-44", inPool, 2, true},
-		"in another HSM":             {referring, "ML-DSA-44", inOther, 2, false},
-		"in an HSM, not wanted":      {referring, "ML-DSA-44", r, 2, false},
-		"in no HSM, wanted":          {s, "ML-DSA-44", inPool, 2, false},
+		"of this revision":           {s, "ML-DSA-44", r, 2, nil, true},
+		"of a revision that is done": {s, "ML-DSA-44", r, 3, nil, false},
+		"of another algorithm":       {s, "ML-DSA-65", r, 2, nil, false},
+		"of another spec":            {s, "ML-DSA-44", changed, 2, nil, false},
+		"from before a new wish":     {s, "ML-DSA-44", asked, 2, nil, false},
+		"broken":                     {broken, "ML-DSA-44", r, 2, nil, false},
+		"in the wanted HSM":          {referring, "ML-DSA-44", inPool, 2, nil, true},
+		"in another HSM":             {referring, "ML-DSA-44", inOther, 2, nil, false},
+		"in an HSM, not wanted":      {referring, "ML-DSA-44", r, 2, nil, false},
+		"in no HSM, wanted":          {s, "ML-DSA-44", inPool, 2, nil, false},
+		"of the present authority":   {keeping, "ML-DSA-44", inPool, 2, serving, true},
+		"of an authority that went":  {keeping, "ML-DSA-44", inPool, 2, nil, false},
+		"that was there before":      {using, "ML-DSA-44", inUse, 2, nil, true},
 	} {
-		if fit := pendingFits(c.secret, state{Algorithm: c.algorithm, Want: c.want}, c.last); fit != c.fit {
+		if fit := pendingFits(c.secret, state{Algorithm: c.algorithm, Want: c.want, Secret: c.present}, c.last); fit != c.fit {
 			t.Errorf("a key %s fits: %t", name, fit)
+		}
+	}
+}
+
+// Two pools may lead to one token, so that only the label counts.
+func TestKeysThatAreAdopted(t *testing.T) {
+	elsewhere := web()
+	elsewhere.Namespace = "other"
+	elsewhere.Spec.KeyStorage = v1alpha1.KeyStorage{Type: v1alpha1.KeyStorageHSM, HSMRef: &v1alpha1.HSMPoolReference{Name: "b"},
+		ExistingKeys: []v1alpha1.ExistingKey{{Algorithm: "ML-DSA-65", Label: "k1"}, {Algorithm: "ECDSA-P256", Label: "k2"}}}
+	all := []v1alpha1.PQCCertificate{*web(), *elsewhere}
+	for label, want := range map[string]bool{"k1": true, "k2": true, "k": false, "": false} {
+		if adopted(label, all) != want {
+			t.Errorf("key %q is adopted: %t", label, !want)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func progressing(outcomes []outcome) verdict {
 
 // severity orders the reasons: the gravest names the condition. From failing
 // on, nothing is under way until a user or time changes something.
-const failing = 10
+const failing = 11
 
 var severity = map[string]int{
 	v1alpha1.ReasonIssuing:             1,
@@ -208,8 +208,9 @@ var severity = map[string]int{
 	v1alpha1.ReasonHSMNotReady:         5,
 	v1alpha1.ReasonHSMPoolNotFound:     6,
 	v1alpha1.ReasonKeyNotInEveryMember: 7,
-	v1alpha1.ReasonKeyMismatch:         8,
-	v1alpha1.ReasonKeyNotProtected:     9,
+	v1alpha1.ReasonKeyNotFound:         8,
+	v1alpha1.ReasonKeyMismatch:         9,
+	v1alpha1.ReasonKeyNotProtected:     10,
 	v1alpha1.ReasonRequestFailed:       failing,
 	v1alpha1.ReasonDenied:              failing + 1,
 	v1alpha1.ReasonCertManagerNotFound: failing + 2,

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -16,50 +17,77 @@ func signing(in inputs, p plan) (verdict, bool) {
 	if h == nil {
 		return verdict{}, false
 	}
+	v := signatures(in, h.Pool)
+	// A pod goes on with the credentials that it has: no handshake fails for that.
+	v.message = strings.Join(append([]string{v.message}, credentialProblems(in)...), "; ")
+	return v, true
+}
+
+// credentialProblems are what pods say of the Secrets with their credentials for
+// members, each once.
+func credentialProblems(in inputs) []string {
+	var all []string
+	for _, pod := range in.Observed {
+		if pod.Status != nil && !pod.Terminating {
+			all = append(all, pod.Status.HSMProblems...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// signatures says how many members sign for the pods that are ready.
+func signatures(in inputs, pool string) verdict {
 	ready := 0
-	var none, some, silent []string
+	var none, some, pending []string
 	for _, pod := range in.Observed {
 		if !pod.Ready || pod.Terminating {
 			continue
 		}
 		ready++
-		down, up := membersOf(pod.Status)
+		down, starting, up := membersOf(pod.Status)
+		says := "pod " + pod.Name + ": " + strings.Join(append(down, starting...), ", ")
 		switch {
-		case len(down) == 0 && up == 0:
-			silent = append(silent, "pod "+pod.Name+" has not said yet how the members are")
-		case up == 0:
-			none = append(none, "pod "+pod.Name+": "+strings.Join(down, ", "))
+		case len(down) > 0 && up == 0:
+			none = append(none, says)
 		case len(down) > 0:
-			some = append(some, "pod "+pod.Name+": "+strings.Join(down, ", "))
+			some = append(some, says)
+		case len(starting) > 0:
+			pending = append(pending, says)
+		case up == 0:
+			pending = append(pending, "pod "+pod.Name+" has not said yet how the members are")
 		}
 	}
 	switch {
 	case len(none) > 0:
-		return verdict{false, v1alpha1.ReasonHSMNotReady, fmt.Sprintf("HSMPool %q: handshakes with its keys fail: %s", h.Pool, strings.Join(append(none, some...), "; "))}, true
+		return verdict{false, v1alpha1.ReasonHSMNotReady, fmt.Sprintf("HSMPool %q: handshakes with its keys fail: %s", pool, strings.Join(append(none, some...), "; "))}
 	case len(some) > 0:
-		return verdict{false, v1alpha1.ReasonDegraded, fmt.Sprintf("HSMPool %q: other members sign, but not all do: %s", h.Pool, strings.Join(some, "; "))}, true
-	case len(silent) > 0:
-		return verdict{false, v1alpha1.ReasonPending, strings.Join(silent, "; ")}, true
+		return verdict{false, v1alpha1.ReasonDegraded, fmt.Sprintf("HSMPool %q: other members sign, but not all do: %s", pool, strings.Join(some, "; "))}
+	case len(pending) > 0:
+		return verdict{false, v1alpha1.ReasonPending, strings.Join(pending, "; ")}
 	case ready == 0:
-		return verdict{false, v1alpha1.ReasonPending, "no pod is ready (see the other conditions)"}, true
+		return verdict{false, v1alpha1.ReasonPending, "no pod is ready (see the other conditions)"}
 	}
-	return verdict{true, v1alpha1.ReasonReady, fmt.Sprintf("each pod that is ready has signatures made by every member of HSMPool %q", h.Pool)}, true
+	return verdict{true, v1alpha1.ReasonReady, fmt.Sprintf("each pod that is ready has signatures made by every member of HSMPool %q", pool)}
 }
 
-// membersOf are those that a pod does not have up, with why, and how many are.
-func membersOf(s *dataplane.Status) (down []string, up int) {
+// membersOf are those that a pod has down, with why, those that it knows nothing
+// of yet, and how many are up.
+func membersOf(s *dataplane.Status) (down, starting []string, up int) {
 	if s == nil {
-		return nil, 0
+		return nil, nil, 0
 	}
 	for _, m := range s.HSM {
 		switch {
 		case m.State == dataplane.HSMMemberUp:
 			up++
+		case m.State == dataplane.HSMMemberStarting:
+			starting = append(starting, fmt.Sprintf("member %q is %s", m.Name, m.State))
 		case m.Error != "":
 			down = append(down, fmt.Sprintf("member %q is %s: %s", m.Name, m.State, m.Error))
 		default:
 			down = append(down, fmt.Sprintf("member %q is %s", m.Name, m.State))
 		}
 	}
-	return down, up
+	return down, starting, up
 }

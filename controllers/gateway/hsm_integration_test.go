@@ -74,7 +74,7 @@ func TestAGatewayFollowsItsHSMPool(t *testing.T) {
 			return nil
 		})
 	}
-	members("[{a a.hsm.example.com:7443 a.hsm.example.com clients}]")
+	members("[{a a.hsm.example.com:7443 a.hsm.example.com clients 16}]")
 	testenv.Eventually(t, func(ctx context.Context) error {
 		role := &rbacv1.Role{}
 		if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, role); err != nil {
@@ -90,5 +90,5 @@ func TestAGatewayFollowsItsHSMPool(t *testing.T) {
 
 	// Another list of members is another revision.
 	change(pool, func() { pool.Spec.Members[0].Remote.ServerName = "hsm.example.com" })
-	members("[{a a.hsm.example.com:7443 hsm.example.com clients}]")
+	members("[{a a.hsm.example.com:7443 hsm.example.com clients 16}]")
 }

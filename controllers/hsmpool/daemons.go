@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -59,6 +60,8 @@ type provided struct {
 	versions map[object]string
 	// problems are by member; those of all under the empty name.
 	problems map[string]*conditions.Problem
+	// held are members that have to wait with their new pod for the others.
+	held map[string]bool
 }
 
 // managed are the members whose daemon the operator runs.
@@ -81,10 +84,10 @@ func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[s
 	last := r.daemons[key]
 	r.mu.Unlock()
 	now := r.Clock.Now()
-	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && r.unchanged(ctx, pool, last) {
+	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && len(last.held) == 0 && r.unchanged(ctx, pool, last) {
 		return nil, nil
 	}
-	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}}
+	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}, held: map[string]bool{}}
 	if err := r.write(ctx, pool, next, now); err != nil {
 		return nil, err
 	}
@@ -170,8 +173,10 @@ func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m 
 	if err != nil {
 		return err
 	}
-	err = r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...))
-	if err != nil || m.Daemon == nil {
+	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)); err != nil {
+		return err
+	}
+	if err := r.run(ctx, pool, m, p); err != nil || m.Daemon == nil {
 		return err
 	}
 	return r.needed(ctx, pool, m)
@@ -197,6 +202,16 @@ func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, m v1alp
 
 func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {
 	for _, o := range objects {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
+			version, err := r.claimed(ctx, pool, claim)
+			if err != nil {
+				return err
+			}
+			if version != "" {
+				p.versions[object{o.GetObjectKind().GroupVersionKind(), o.GetName()}] = version
+				continue
+			}
+		}
 		version, err := owned.Apply(ctx, r.Client, r.Client, pool, "HSMPool", o)
 		if err != nil {
 			return err
@@ -204,6 +219,23 @@ func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 		p.versions[object{o.GetObjectKind().GroupVersionKind(), o.GetName()}] = version
 	}
 	return nil
+}
+
+// claimed is the version of a volume's claim that the pool has already. It stays
+// as it was made: of members that share it, another may be the first now, and
+// describe it otherwise.
+func (r *Reconciler) claimed(ctx context.Context, pool *v1alpha1.HSMPool, claim *corev1.PersistentVolumeClaim) (string, error) {
+	existing := &corev1.PersistentVolumeClaim{}
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("PersistentVolumeClaim %s/%s: %w", claim.Namespace, claim.Name, err)
+	case !metav1.IsControlledBy(existing, pool):
+		return "", nil
+	}
+	return existing.ResourceVersion, nil
 }
 
 // secret of the pool's own; nil if there is none.
@@ -269,6 +301,9 @@ func (r *Reconciler) certificate(ctx context.Context, pool *v1alpha1.HSMPool, a 
 // was made with.
 func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
 	name := hsmpool.PINSecretName(pool.Name, m)
+	if err := r.adopt(ctx, resources.PINSecret(pool, m, nil)); err != nil {
+		return err
+	}
 	secret, err := r.secret(ctx, pool, name)
 	if err != nil {
 		return err
@@ -293,6 +328,30 @@ func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha
 		}
 	}
 	p.versions[object{corev1.SchemeGroupVersion.WithKind("Secret"), name}] = secret.ResourceVersion
+	return nil
+}
+
+// adopt PINs that were restored from a backup that knew no owner.
+func (r *Reconciler) adopt(ctx context.Context, wanted *corev1.Secret) error {
+	s := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), s)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("Secret %s/%s: %w", wanted.Namespace, wanted.Name, err)
+	case metav1.GetControllerOf(s) != nil, len(s.Data[resources.KeyUserPIN]) == 0, len(s.Data[resources.KeyOfficerPIN]) == 0:
+		return nil
+	}
+	before := s.DeepCopy()
+	s.OwnerReferences = append(s.OwnerReferences, wanted.OwnerReferences...)
+	if s.Labels == nil {
+		s.Labels = map[string]string{}
+	}
+	maps.Copy(s.Labels, wanted.Labels)
+	if err := r.Patch(ctx, s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("Secret %s/%s: %w", wanted.Namespace, wanted.Name, err)
+	}
 	return nil
 }
 

@@ -154,7 +154,7 @@ func TestTheDaemonOfASoftToken(t *testing.T) {
 		}
 	}
 	gateways, err := hsmpool.GatewayMembers(pool)
-	want := hsmpool.GatewayMember{Name: "soft-a", Address: "dev-soft-a-hsmd." + w.namespace + ".svc:7443", ServerName: "dev-soft-a-hsmd." + w.namespace + ".svc", Secret: "dev-hsm-gateways"}
+	want := hsmpool.GatewayMember{Name: "soft-a", Address: "dev-soft-a-hsmd." + w.namespace + ".svc:7443", ServerName: "dev-soft-a-hsmd." + w.namespace + ".svc", Secret: "dev-hsm-gateways", Sessions: 16}
 	if err != nil || len(gateways.Members) != 2 || gateways.Members[0] != want {
 		t.Errorf("for gateways: %+v, %v", gateways, err)
 	}
@@ -193,7 +193,7 @@ func TestTheDaemonOfASoftToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim "dev-soft-a-hsmd"`)
-	backup.ResourceVersion, backup.UID = "", ""
+	backup.ResourceVersion, backup.UID, backup.OwnerReferences, backup.Labels = "", "", nil, nil // as backups do
 	if err := w.Create(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +232,24 @@ func TestASoftTokenWithoutAVolume(t *testing.T) {
 	if err := w.get("dev-soft-hsmd", &corev1.PersistentVolumeClaim{}); !apierrors.IsNotFound(err) {
 		t.Errorf("there is a volume (%v)", err)
 	}
+	// PINs that are gone are made anew, and the token with them.
+	pins := &corev1.Secret{}
+	if err := w.get("dev-soft-hsmd-pin", pins); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Delete(t.Context(), pins); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func(context.Context) error {
+		again, set := &corev1.Secret{}, &appsv1.StatefulSet{}
+		if err := errors.Join(w.get("dev-soft-hsmd-pin", again), w.get("dev-soft-hsmd", set)); err != nil {
+			return err
+		}
+		if of := set.Spec.Template.Annotations[resources.AnnotationHsmdPINs]; again.UID == pins.UID || of != string(again.UID) {
+			return fmt.Errorf("the pod is for the PINs %s; the Secret was %s and is %s", of, pins.UID, again.UID)
+		}
+		return nil
+	})
 	if err := w.change(pool, func() { pool.Spec.Members[0].SoftToken.Storage.Ephemeral = false }); err == nil || !strings.Contains(err.Error(), "add a member with another name") {
 		t.Errorf("the storage can be changed: %v", err)
 	}
@@ -255,7 +273,12 @@ func TestANameThatSomebodyElseHas(t *testing.T) {
 // there is one of them.
 func TestMembersThatShareAToken(t *testing.T) {
 	w := newWorld(t)
-	pool := w.soft("dev", v1alpha1.SoftTokenStorage{Shared: true}, "soft-a", "soft-b")
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev"}}
+	for _, m := range []struct{ name, size string }{{"soft-a", "1Gi"}, {"soft-b", "2Gi"}} { // the first describes the volume, for ever
+		storage := v1alpha1.SoftTokenStorage{Shared: true, Size: ptr.To(resource.MustParse(m.size))}
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: m.name, SoftToken: &v1alpha1.SoftToken{Storage: storage}})
+	}
+	w.create(pool)
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-b-hsmd")
 	pins, claim := &corev1.Secret{}, &corev1.PersistentVolumeClaim{}
 	if err := errors.Join(w.get("dev-hsm-token", claim), w.get("dev-hsm-token-pin", pins)); err != nil || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
@@ -340,6 +363,74 @@ func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A change that all daemons have to start anew for reaches one after the other.
+func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	r := &controller.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:1", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "a", "b")
+	reconcile := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil && !apierrors.IsConflict(err) {
+			t.Fatal(err)
+		}
+	}
+	// image that a member's pod is to have, as soon as there is one.
+	image := func(member string) string {
+		set := &appsv1.StatefulSet{}
+		if err := w.get("dev-"+member+"-hsmd", set); err != nil {
+			return err.Error()
+		}
+		return set.Spec.Template.Spec.Containers[0].Image
+	}
+	// runs plays the StatefulSet controller, which is not here.
+	runs := func(member string, ready int32) {
+		t.Helper()
+		set := &appsv1.StatefulSet{}
+		if err := w.get("dev-"+member+"-hsmd", set); err != nil {
+			t.Fatal(err)
+		}
+		set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdatedReplicas, set.Status.ReadyReplicas = set.Generation, 1, 1, ready
+		if err := w.Status().Update(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	are := func(when, a, b string) {
+		t.Helper()
+		for range 3 {
+			reconcile()
+		}
+		if gotA, gotB := image("a"), image("b"); gotA != a || gotB != b {
+			t.Errorf("%s: %s and %s, want %s and %s", when, gotA, gotB, a, b)
+		}
+	}
+	testenv.Eventually(t, func(context.Context) error { // the cache is behind
+		reconcile()
+		if a, b := image("a"), image("b"); a != "hsm:1" || b != "hsm:1" {
+			return fmt.Errorf("%s and %s", a, b)
+		}
+		return nil
+	})
+	runs("a", 1)
+	runs("b", 1)
+
+	upgrade := func(to string) {
+		r = &controller.Reconciler{Client: r.Client, APIReader: r.APIReader, Clock: r.Clock, Recorder: r.Recorder, Clients: r.Clients, Interval: r.Interval, Settings: r.Settings}
+		r.Settings.HSMImage = to
+	}
+	upgrade("hsm:typo")
+	are("another operator", "hsm:typo", "hsm:1")
+	runs("a", 0)
+	are("its image does not run", "hsm:typo", "hsm:1")
+	upgrade("hsm:2")
+	are("what does not run is corrected", "hsm:2", "hsm:1")
+	runs("a", 1)
+	are("it runs", "hsm:2", "hsm:2")
 }
 
 func TestADaemonWithAVendorsLibrary(t *testing.T) {

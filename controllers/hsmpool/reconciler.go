@@ -52,6 +52,8 @@ type Reconciler struct {
 	// looks are the latest at each pool's members: a status that was written
 	// brings the next reconciliation, which asks nobody.
 	looks map[types.NamespacedName]look
+	// told is when each pool's status was last written.
+	told map[types.NamespacedName]time.Time
 	// daemons are what was last written for them.
 	daemons map[types.NamespacedName]provided
 }
@@ -118,12 +120,21 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	defer r.mu.Unlock()
 	delete(r.looks, pool)
 	delete(r.daemons, pool)
+	delete(r.told, pool)
 }
+
+// countersEvery is how often a status is written of which nothing but counters
+// has changed, as under load they always have.
+const countersEvery = time.Minute
 
 // report writes the status if it has changed, and events of members that come
 // and go.
 func (r *Reconciler) report(ctx context.Context, pool *v1alpha1.HSMPool, after v1alpha1.HSMPoolStatus) error {
-	if equality.Semantic.DeepEqual(pool.Status, after) {
+	key, now := client.ObjectKeyFromObject(pool), r.Clock.Now()
+	r.mu.Lock()
+	last := r.told[key]
+	r.mu.Unlock()
+	if !worthWriting(pool.Status, after, now.Sub(last)) {
 		return nil
 	}
 	before := pool.DeepCopy()
@@ -131,10 +142,34 @@ func (r *Reconciler) report(ctx context.Context, pool *v1alpha1.HSMPool, after v
 	if written, err := conditions.Write(ctx, r.Status(), before, pool); !written {
 		return err
 	}
+	r.mu.Lock()
+	if r.told == nil {
+		r.told = map[types.NamespacedName]time.Time{}
+	}
+	r.told[key] = now
+	r.mu.Unlock()
 	for _, n := range news(before.Status, after) {
 		r.Recorder.Eventf(pool, nil, n.kind, n.reason, "Observe", "%s", conditions.Shorten(n.message, 900))
 	}
 	return nil
+}
+
+// worthWriting says whether a status is written that was last written so long
+// ago. It is pure.
+func worthWriting(before, after v1alpha1.HSMPoolStatus, ago time.Duration) bool {
+	if equality.Semantic.DeepEqual(before, after) {
+		return false
+	}
+	return ago >= countersEvery || !equality.Semantic.DeepEqual(withoutCounters(before), withoutCounters(after))
+}
+
+func withoutCounters(s v1alpha1.HSMPoolStatus) v1alpha1.HSMPoolStatus {
+	s.Members = slices.Clone(s.Members)
+	for i := range s.Members {
+		m := &s.Members[i]
+		m.Signatures, m.Failures, m.Latency = 0, 0, nil
+	}
+	return s
 }
 
 // eventMemberUp is the reason of the event that a member is back.
@@ -150,11 +185,10 @@ func news(before, after v1alpha1.HSMPoolStatus) []piece {
 	for _, m := range after.Members {
 		i := slices.IndexFunc(before.Members, func(o v1alpha1.HSMMemberStatus) bool { return o.Name == m.Name })
 		known := i >= 0
-		switch {
-		case known && before.Members[i].State == m.State && before.Members[i].Reason == m.Reason:
-		case m.State == v1alpha1.HSMMemberUp && known:
+		if known && before.Members[i].State != m.State && m.State == v1alpha1.HSMMemberUp {
 			all = append(all, piece{corev1.EventTypeNormal, eventMemberUp, fmt.Sprintf("member %q can sign again", m.Name)})
-		case m.State != v1alpha1.HSMMemberUp:
+		}
+		if m.Reason != "" && (!known || before.Members[i].State != m.State || before.Members[i].Reason != m.Reason) {
 			all = append(all, piece{corev1.EventTypeWarning, m.Reason, m.Message})
 		}
 	}

@@ -1,6 +1,7 @@
 package hsmpool
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -98,7 +99,63 @@ func TestEventsTellOfMembersThatComeAndGo(t *testing.T) {
 	expect("it stays away", step(down("a", v1alpha1.ReasonTokenFailed), up("b", 5)))
 	expect("for another reason", step(down("a", v1alpha1.ReasonPINWrong), up("b", 5)), warning+v1alpha1.ReasonPINWrong)
 	expect("the other goes", step(down("a", v1alpha1.ReasonPINWrong), down("b", v1alpha1.ReasonPINWrong)), warning+v1alpha1.ReasonPINWrong, warning+v1alpha1.ReasonPINWrong)
+	expect("one of them is back", step(up("a", 0), down("b", v1alpha1.ReasonPINWrong)), normal+"MemberUp", normal+v1alpha1.ReasonDegraded)
+	expect("it goes again", step(down("a", v1alpha1.ReasonPINWrong), down("b", v1alpha1.ReasonPINWrong)), warning+v1alpha1.ReasonPINWrong, warning+v1alpha1.ReasonPINWrong)
 	expect("both are back", step(up("a", 0), up("b", 0)), normal+"MemberUp", normal+"MemberUp", normal+v1alpha1.ReasonReady)
+}
+
+// A member that signs may have a problem: that is no news of its being back.
+func TestEventsTellOfProblemsOfMembersThatSign(t *testing.T) {
+	troubled := up("a", 1)
+	troubled.Problem = &conditions.Problem{Reason: v1alpha1.ReasonNotApplied, Message: "its Service is somebody else's"}
+	pool := &v1alpha1.HSMPool{}
+	for _, step := range []struct {
+		what string
+		hsmpool.Observation
+		want []string
+	}{
+		{"new", up("a", 1), []string{v1alpha1.ReasonReady}},
+		{"a problem appears", troubled, []string{v1alpha1.ReasonNotApplied}},
+		{"it stays", troubled, nil},
+		{"it goes", up("a", 2), nil},
+		{"the member goes", down("a", v1alpha1.ReasonPINWrong), []string{v1alpha1.ReasonPINWrong, v1alpha1.ReasonPINWrong}},
+		{"it is back, with the problem", troubled, []string{eventMemberUp, v1alpha1.ReasonNotApplied, v1alpha1.ReasonReady}},
+	} {
+		before := pool.Status
+		pool.Status = summarise(pool, []hsmpool.Observation{step.Observation}, noon)
+		var got []string
+		for _, p := range news(before, pool.Status) {
+			got = append(got, p.reason)
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
+// Under load counters differ at each look.
+func TestCountersAloneAreWrittenOnceAMinute(t *testing.T) {
+	pool := &v1alpha1.HSMPool{}
+	pool.Status = summarise(pool, []hsmpool.Observation{up("a", 1)}, noon)
+	faster, failed := up("a", 2), up("a", 1)
+	faster.Status.Latency.P50, failed.Status.Failures = 800, 1
+	for name, c := range map[string]struct {
+		hsmpool.Observation
+		ago  time.Duration
+		want bool
+	}{
+		"nothing is new":                 {up("a", 1), time.Hour, false},
+		"a signature":                    {up("a", 2), 10 * time.Second, false},
+		"a faster one":                   {faster, 10 * time.Second, false},
+		"a failure":                      {failed, 59 * time.Second, false},
+		"a signature, after a minute":    {up("a", 2), time.Minute, true},
+		"the member goes":                {down("a", v1alpha1.ReasonPINWrong), time.Second, true},
+		"it is not known how long since": {up("a", 2), noon.Sub(time.Time{}), true},
+	} {
+		if got := worthWriting(pool.Status, summarise(pool, []hsmpool.Observation{c.Observation}, noon), c.ago); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
 }
 
 func TestAPoolOfSoftTokensIsMarked(t *testing.T) {

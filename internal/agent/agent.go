@@ -485,6 +485,10 @@ func (a *Agent) setCertificate(ctx context.Context, next setCertificate) error {
 		err := admin.SetCertificate(ctx, file, next.certificate.PEM)
 		var refused *runtime.Refusal
 		if errors.As(err, &refused) {
+			// What HAProxy starts from are the files of what it serves.
+			if err := a.trees.writeHSM(a.current); err != nil {
+				return err
+			}
 			a.refusedCertificates[next.name] = refusedCertificate{next.certificate.Digest, refused.Message}
 			a.Log.Error("HAProxy refuses the certificate; the former one is served on", "certificate", next.name, "message", refused.Message)
 			return nil
@@ -593,7 +597,7 @@ func (a *Agent) noteObject(name string, exists bool, err error) bool {
 // watch the Secrets that are needed, and no others.
 func (a *Agent) watch(ctx context.Context) {
 	a.watchSecrets(ctx, a.watched, secretsNeeded(a.observed, a.own), a.secret, func(name string) { delete(a.secrets, name) })
-	a.watchSecrets(ctx, a.watchedMembers, memberSecrets(a.observed, a.own), a.memberSecret, func(name string) { delete(a.credentials, name) })
+	a.watchSecrets(ctx, a.watchedMembers, memberSecrets(a.observed, a.own), a.memberSecret, a.forgetMember)
 }
 
 // watchSecrets takes in what is needed, and forgets what is not any more.

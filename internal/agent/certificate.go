@@ -59,7 +59,7 @@ func parseCertificate(secret *corev1.Secret) (*certificate, error) {
 // one does: then it is a reference.
 func storedKey(key crypto.Signer) (pool string, content []byte, err error) {
 	if r, ok := key.(*keypair.ReferencedKey); ok {
-		return r.Pool, r.PEM(), checkLabel(r.Label)
+		return r.Pool, r.PEM(), nil
 	}
 	// Of an ML-DSA key the seed alone, which keeps the file small enough for one
 	// buffer of HAProxy.

@@ -31,6 +31,8 @@ type observed struct {
 	// hsm is what hsmWorker says of the members; nil where it says nothing.
 	hsm       *hsmStatus
 	hsmWorker worker
+	// hsmAge of that worker.
+	hsmAge time.Duration
 	// now, by the clock sinceBoot.
 	now time.Duration
 }
@@ -155,6 +157,10 @@ func decide(in observed, me own) action {
 			next := current.clone()
 			next.Certificates[c.Name] = now
 			if a := unlessRefused(install{current.Revision, next}, me); a != nil {
+				return a
+			}
+		case now.Digest != served.Digest && replacesKey(now, current.Certificates):
+			if a := unlessRefused(install{current.Revision, withKeyOf(now, c.Name, in, me)}, me); a != nil {
 				return a
 			}
 		case now.Digest != served.Digest:

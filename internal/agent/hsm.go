@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +17,7 @@ import (
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/keypair"
 )
 
@@ -35,6 +36,11 @@ const (
 	// who left took with it. At twice as many the module lets threads wait
 	// for signatures.
 	mostAbandonedJobs = 2000
+	// leastAge of a worker that is replaced for that. Anybody can leave so many
+	// jobs within seconds, and each reload ends connections that outlast the
+	// drain time-out, on all listeners. In a younger worker the module's own
+	// limit holds: threads wait for signatures then, and nothing ends.
+	leastAge = 10 * time.Minute
 )
 
 // credentialKeys of a member's Secret, and the files of the same names.
@@ -54,17 +60,6 @@ type setCredentials struct {
 }
 
 func (a setCredentials) describe() string { return "set credentials " + a.secret }
-
-// labelPattern: what stands in pkcs11.conf as it is. A label has no space at its
-// ends, no control characters, and nothing that begins a comment.
-var labelPattern = regexp.MustCompile(`^[^\s\pC]([^\pC]*[^\s\pC])?$`)
-
-func checkLabel(label string) error {
-	if !labelPattern.MatchString(label) || strings.Contains(label, " #") || strings.HasSuffix(label, "]") {
-		return fmt.Errorf("the key's label %q has what no label here can have: a space at an end, a control character, %q, or ] at the end", label, " #")
-	}
-	return nil
-}
 
 // hsmKey is a key that lies in an HSM.
 type hsmKey struct {
@@ -115,6 +110,37 @@ func hsmKeys(certificates []*certificate) []hsmKey {
 	return keys
 }
 
+// replacesKey says whether a certificate has another key of an HSM than one that
+// is served, under the same label. A process keeps the key that it knows by a
+// label, so that only a new one serves such a certificate.
+func replacesKey(next *certificate, served map[string]*certificate) bool {
+	k, ok := hsmKeyOf(next)
+	if !ok {
+		return false
+	}
+	for _, c := range served {
+		if s, ok := hsmKeyOf(c); ok && s.label == k.label && !bytes.Equal(s.public, k.public) {
+			return true
+		}
+	}
+	return false
+}
+
+// withKeyOf is the current state with a certificate, and with all others that
+// have its key by now: a label stands for one key.
+func withKeyOf(next *certificate, name string, in observed, me own) state {
+	s := me.current.clone()
+	s.Certificates[name] = next
+	k, _ := hsmKeyOf(next)
+	for _, c := range me.current.Revision.Certificates {
+		now, _ := candidate(c, in, me)
+		if other, ok := hsmKeyOf(now); ok && other.label == k.label && bytes.Equal(other.public, k.public) {
+			s.Certificates[c.Name] = now
+		}
+	}
+	return s
+}
+
 // pkcs11Config is the module's configuration, with the keys in files of the
 // names that keyFile tells.
 func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string, keyFile func(hsmKey) string) string {
@@ -133,6 +159,7 @@ func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string,
 		line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
 		line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
 		line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+		line("sessions = %d", m.Sessions)
 		line("timeout = %dms", h.TimeoutMilliseconds)
 	}
 	for _, k := range keys {
@@ -206,19 +233,52 @@ func (a *Agent) memberSecret(name string, s *corev1.Secret, err error) {
 	if !exists {
 		return
 	}
+	c, err := parseCredentials(s)
+	if err != nil {
+		a.objectProblems["Secret "+name] = fmt.Sprintf("Secret %q %v", name, err)
+		a.Log.Error("a member's Secret is of no use; what is known of it stays in force", "secret", name, "problem", err)
+	}
+	a.credentials[name] = c
+}
+
+// parseCredentials reads a member's Secret. The error carries no key material.
+func parseCredentials(s *corev1.Secret) (credentials, error) {
 	c := credentials{files: map[string][]byte{}}
 	var all []byte
 	for _, key := range credentialKeys {
 		if len(s.Data[key]) == 0 {
-			a.objectProblems["Secret "+name] = fmt.Sprintf("Secret %q has no %s: a member of the gateway's HSMPool needs the keys %s", name, key, strings.Join(credentialKeys, ", "))
-			a.credentials[name] = credentials{}
-			return
+			return credentials{}, fmt.Errorf("has no %s, which a member of the gateway's HSMPool needs", key)
 		}
 		c.files[key] = s.Data[key]
 		all = append(append(all, 0), s.Data[key]...)
 	}
+	pair := hsm.Credentials{CA: s.Data["ca.crt"], Certificate: s.Data[corev1.TLSCertKey], Key: s.Data[corev1.TLSPrivateKeyKey]}
+	if _, err := pair.Config(""); err != nil {
+		return credentials{}, fmt.Errorf("holds no credentials for a member of the gateway's HSMPool: %w", err)
+	}
 	c.digest = digest(all)
-	a.credentials[name] = c
+	return c, nil
+}
+
+// memberProblems are those of the members' Secrets, for who can do something
+// about them.
+func (a *Agent) memberProblems() []string {
+	var all []string
+	for _, name := range memberSecrets(a.observed, a.own) {
+		if problem := a.objectProblems["Secret "+name]; problem != "" {
+			all = append(all, problem+"; store in it "+strings.Join(credentialKeys, ", ")+" of a client that may find and sign with the pool's keys")
+		}
+	}
+	return all
+}
+
+// forgetMember rids the pod of credentials that nothing needs any more.
+func (a *Agent) forgetMember(name string) {
+	delete(a.credentials, name)
+	delete(a.written, name)
+	if err := os.RemoveAll(a.trees.credentials(name)); err != nil {
+		a.Log.Warn("credentials for a member of an HSMPool stay in the pod's memory", "secret", name, "error", err)
+	}
 }
 
 // decideCredentials writes those that have changed.
@@ -252,6 +312,7 @@ func (a *Agent) setCredentials(next setCredentials) error {
 
 // hsmStatus is what a worker says of the members, and of itself.
 type hsmStatus struct {
+	Started       time.Time         `json:"started"`
 	AbandonedJobs int               `json:"abandonedJobs"`
 	Members       []hsmMemberStatus `json:"members"`
 }
@@ -297,9 +358,10 @@ func (t trees) hsmStatus(tree string, pid int) (*hsmStatus, error) {
 	return &s, nil
 }
 
-// decideRenewal starts anew a worker that clients who left have cost too much.
+// decideRenewal starts anew a worker that clients who left have cost too much,
+// and not soon again.
 func decideRenewal(in observed, me own) action {
-	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || !in.proxy.up || in.hsmWorker != in.proxy.worker {
+	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || in.hsmAge < leastAge || !in.proxy.up || in.hsmWorker != in.proxy.worker {
 		return nil
 	}
 	return unlessRefused(install{me.current.Revision, me.current.clone()}, me)
@@ -310,5 +372,8 @@ func (a *Agent) lookAtHSM() {
 	a.hsm, a.hsmWorker = nil, a.proxy.worker
 	if running := a.running(); running != nil && running.Revision.HSM != nil {
 		a.hsm, _ = a.trees.hsmStatus(running.Name, a.proxy.worker.pid) // a worker that is about to end may take it along
+	}
+	if a.hsm != nil {
+		a.hsmAge = time.Since(a.hsm.Started)
 	}
 }

@@ -166,8 +166,8 @@ const vaultPort = 10445
 func hsmGateway(v *vault) model.Gateway {
 	g := testGateway()
 	g.HSM = &model.HSM{Pool: testPool, Timeout: patience, Members: []model.HSMMember{
-		{Name: "a", Address: v.a.address, ServerName: hsmtest.ServerName, Secret: memberSecret},
-		{Name: "b", Address: v.b.address, ServerName: hsmtest.ServerName, Secret: memberSecret}}}
+		{Name: "a", Address: v.a.address, ServerName: hsmtest.ServerName, Secret: memberSecret, Sessions: 4},
+		{Name: "b", Address: v.b.address, ServerName: hsmtest.ServerName, Secret: memberSecret, Sessions: 4}}}
 	certificates := g.Ports[0].Listeners[0].Certificates
 	certificates[0].HSMPool = testPool
 	certificates[1].HSMPool, certificates[1].Secret = testPool, hsmClassicalSecret
@@ -426,7 +426,7 @@ func TestAWorkerWithManyAbandonedJobsIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := fmt.Appendf(nil, `{"abandonedJobs":%d,"members":[]}`, mostAbandonedJobs)
+	many := fmt.Appendf(nil, `{"started":"2020-01-01T00:00:00Z","abandonedJobs":%d,"members":[]}`, mostAbandonedJobs)
 	v.statusIs("reloaded once", func(s dataplane.Status) bool {
 		if s.Reloads == 0 { // the worker may write its file, too
 			_ = os.WriteFile(file, many, 0o600)

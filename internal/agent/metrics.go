@@ -245,7 +245,7 @@ var (
 	hsmFailovers = prometheus.NewDesc("qtls_hsm_failovers_total",
 		"Those of the failures that another member was asked for then.", []string{"member"}, nil)
 	hsmAbandoned = prometheus.NewDesc("qtls_hsm_abandoned_jobs",
-		"Clients that left HAProxy's worker while an HSM signed for them. At 2000 the agent has HAProxy start another worker.", nil, nil)
+		"Clients that left HAProxy's worker while an HSM signed for them. At 2000 the agent has HAProxy start another worker, once in ten minutes at most.", nil, nil)
 )
 
 // hsmCollector tells what HAProxy's worker last wrote of HSMs.

@@ -22,6 +22,7 @@ func (a *Agent) report() {
 	running := a.running()
 	s := statusOf(a.observed, a.own, running, a.unusable)
 	s.Waiting = a.waiting()
+	s.HSMProblems = a.memberProblems()
 	s.Tickets = ticketStatusOf(a.observed, running, dataplane.TicketsSecretName(a.Gateway))
 	a.status.put(s)
 	a.Metrics.setState(s)

@@ -77,6 +77,9 @@ type HSMMember struct {
 	ServerName string `json:"serverName"`
 	// Secret, in the gateway's namespace, with ca.crt, tls.crt and tls.key.
 	Secret string `json:"secret"`
+	// Sessions are how many signatures HAProxy asks it for at a time, 1 to 64;
+	// each is a connection.
+	Sessions int32 `json:"sessions"`
 }
 
 // Tickets says which keys session tickets are encrypted with.
@@ -239,13 +242,20 @@ type Status struct {
 	Tickets *TicketStatus `json:"tickets,omitempty"`
 	// HSM members as HAProxy sees them; none where it has no key in one.
 	HSM []HSMMemberStatus `json:"hsm,omitempty"`
+	// HSMProblems are those of the Secrets with credentials for members, with the
+	// remedy.
+	HSMProblems []string `json:"hsmProblems,omitempty"`
 	// HAProxy's version and how often it was reloaded since the pod started.
 	HAProxyVersion string `json:"haproxyVersion,omitempty"`
 	Reloads        int    `json:"reloads"`
 }
 
-// HSMMemberUp is the state of a member that signs.
-const HSMMemberUp = "Up"
+// HSMMemberUp is the state of a member that signs, and HSMMemberStarting that of
+// one that nothing is known of yet.
+const (
+	HSMMemberUp       = "Up"
+	HSMMemberStarting = "Starting"
+)
 
 // HSMMemberStatus is a member of the HSMPool as HAProxy sees it.
 type HSMMemberStatus struct {

@@ -58,8 +58,8 @@ var (
 	rsa2048 = model.Certificate{Secret: "web-rsa-2048", Algorithm: "RSA-2048", HandshakeSchemes: []uint16{0x0804, 0x0805, 0x0806}, ChainSchemes: []uint16{0x0401}}
 
 	vault = &model.HSM{Pool: "vault", Timeout: 2 * time.Second, Members: []model.HSMMember{
-		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways"},
-		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere"}}}
+		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways", Sessions: 16},
+		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere", Sessions: 40}}}
 
 	shop = []model.Backend{{Group: "shop:http", Weight: 1}}
 )

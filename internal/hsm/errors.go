@@ -2,11 +2,13 @@ package hsm
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Why an hsmd gives no answer; errors.Is finds these in what the methods of
@@ -36,7 +38,42 @@ func (e *memberError) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("hsmd at %s: %v", e.address, e.kind)
 	}
-	return fmt.Sprintf("hsmd at %s: %v: %v", e.address, e.kind, e.err)
+	return fmt.Sprintf("hsmd at %s: %v: %s", e.address, e.kind, lasting(e.err))
+}
+
+// lasting is the text of an error without what differs each time that the same
+// thing goes wrong, as the port that a connection began at: it ends up in
+// conditions, and each change of one is written and looked at.
+func lasting(err error) string {
+	text := err.Error()
+	var (
+		operation *net.OpError
+		lookup    *net.DNSError
+		expired   x509.CertificateInvalidError
+	)
+	if errors.As(err, &operation) {
+		o := *operation
+		o.Source = nil
+		text = strings.ReplaceAll(text, operation.Error(), o.Error())
+	}
+	if errors.As(err, &lookup) { // it may have a connection of its own to tell of
+		text = strings.ReplaceAll(text, lookup.Error(), "lookup "+lookup.Name+": "+kindOfLookup(lookup))
+	}
+	if errors.As(err, &expired) && expired.Reason == x509.Expired && expired.Cert != nil { // it tells the time
+		text = strings.ReplaceAll(text, expired.Error(), fmt.Sprintf("x509: certificate has expired or is not yet valid: it is from %s until %s",
+			expired.Cert.NotBefore.UTC().Format(time.RFC3339), expired.Cert.NotAfter.UTC().Format(time.RFC3339)))
+	}
+	return text
+}
+
+func kindOfLookup(err *net.DNSError) string {
+	switch {
+	case err.IsNotFound:
+		return "no such host"
+	case err.IsTimeout:
+		return "the DNS server gives no answer in time"
+	}
+	return "the DNS server fails"
 }
 
 func (e *memberError) Unwrap() []error {

@@ -52,14 +52,34 @@ func (k Keys) Find(ctx context.Context, r keypair.Reference) (crypto.Signer, err
 	return s, nil
 }
 
-// Use a key that there is, for a certificate: every member has to have it, and
-// it has to be of an algorithm.
+// Use a key that there is for a new certificate: every member has to have it,
+// and it has to be of an algorithm.
 func (k Keys) Use(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
 	members, err := k.open(ctx, r.Pool)
 	if err != nil {
 		return nil, err
 	}
-	return k.forCertificate(ctx, r, ask(ctx, members, hsm.Key{Label: r.Label}), algorithm)
+	c := ask(ctx, members, hsm.Key{Label: r.Label})
+	if err := c.unanimous(r); err != nil {
+		return nil, err
+	}
+	return k.forCertificate(ctx, r, c, algorithm)
+}
+
+// Keep using the key of a certificate that is replaced: it is never made, for
+// another one of its name would be nobody's authority. A member that is away
+// had it, or will.
+func (k Keys) Keep(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
+	members, err := k.open(ctx, r.Pool)
+	if err != nil {
+		return nil, err
+	}
+	c := ask(ctx, members, hsm.Key{Label: r.Label})
+	if len(c.having) == 0 && len(c.silent) == 0 {
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound,
+			"HSMPool %q: no member has key %q, which the present certificate is for; restore it with the HSM's own means; where one that was made for the certificate is lost for good, delete the certificate's Secret, and a new key is made", r.Pool, r.Label)
+	}
+	return k.forCertificate(ctx, r, c, algorithm)
 }
 
 // Provide a key: the first member makes it where no member has it. A member
@@ -77,6 +97,9 @@ func (k Keys) Provide(ctx context.Context, r keypair.Reference, algorithm v1alph
 			return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q, member %q: %v", r.Pool, maker.Name, err)
 		}
 		c = ask(ctx, members, hsm.Key{Label: r.Label})
+	}
+	if err := c.unanimous(r); err != nil {
+		return nil, err
 	}
 	return k.forCertificate(ctx, r, c, algorithm)
 }
@@ -264,6 +287,16 @@ func ask(ctx context.Context, members []Member, key hsm.Key) census {
 		}
 	}
 	return c
+}
+
+// unanimous is the problem that a member does not say whether it has a key.
+// Otherwise one that lacks it would only have to go away. It is pure.
+func (c census) unanimous(r keypair.Reference) error {
+	if len(c.silent) == 0 {
+		return nil
+	}
+	return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady,
+		"HSMPool %q: whether every member has key %q cannot be told; bring back, or take from the pool: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
 }
 
 // problem that keeps a key from being used. It is pure.

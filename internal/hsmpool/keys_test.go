@@ -88,7 +88,7 @@ func TestAKeyIsMadeOnceAndDestroyed(t *testing.T) {
 	if _, err := found.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
 		t.Error(err)
 	}
-	for _, get := range []func(context.Context, keypair.Reference, v1alpha1.KeyAlgorithm) (crypto.Signer, error){keys.Provide, keys.Use} {
+	for _, get := range []func(context.Context, keypair.Reference, v1alpha1.KeyAlgorithm) (crypto.Signer, error){keys.Provide, keys.Use, keys.Keep} {
 		if _, err := get(ctx, web, "ECDSA-P256"); err != nil {
 			t.Error(err)
 		}
@@ -128,14 +128,44 @@ func TestAKeyIsUsedWhenEveryMemberHasIt(t *testing.T) {
 	if _, err := keys.Provide(ctx, web, "ECDSA-P256"); err != nil {
 		t.Error(err)
 	}
-	// One that is away had it, or will: it is used on.
+	// One that is away had it, or will: it is used on, and nothing new is issued.
 	servers[0].Stop()
-	if _, err := keys.Provide(ctx, web, "ECDSA-P256"); err != nil {
+	if _, err := keys.Keep(ctx, web, "ECDSA-P256"); err != nil {
 		t.Error(err)
+	}
+	for _, get := range []func(context.Context, keypair.Reference, v1alpha1.KeyAlgorithm) (crypto.Signer, error){keys.Provide, keys.Use} {
+		_, err = get(ctx, web, "ECDSA-P256")
+		expect(t, err, v1alpha1.ReasonHSMNotReady, servers[0].Address)
 	}
 	expect(t, keys.Retire(ctx, web), v1alpha1.ReasonHSMNotReady, servers[0].Address)
 	if servers[1].Token.Has("web-1") {
 		t.Error("the member that answers keeps the key")
+	}
+}
+
+// That a key is not in every member is not forgotten when one of those that
+// lack it goes away.
+func TestAMemberThatLacksAKeyAndGoesAwayLacksIt(t *testing.T) {
+	servers, keys := pooled(t, 2)
+	ctx := patient(t)
+	_, err := keys.Provide(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonKeyNotInEveryMember, `not in "hsm-1"`)
+	servers[1].Stop()
+	_, err = keys.Provide(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonHSMNotReady, `whether every member has key "web-1" cannot be told`)
+}
+
+// The key of a certificate that is replaced is not made anew under its name.
+func TestAKeyThatIsKeptIsNeverMade(t *testing.T) {
+	servers, keys := pooled(t, 2)
+	ctx := patient(t)
+	_, err := keys.Keep(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonKeyNotFound, "delete the certificate's Secret")
+	servers[0].Stop()
+	_, err = keys.Keep(ctx, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonHSMNotReady, `whether key "web-1" is there cannot be told`)
+	if servers[0].Token.Has("web-1") || servers[1].Token.Has("web-1") {
+		t.Error("a key was made")
 	}
 }
 

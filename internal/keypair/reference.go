@@ -2,6 +2,7 @@ package keypair
 
 import (
 	"crypto"
+	"crypto/rsa"
 	"encoding/asn1"
 	"encoding/pem"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Reference names a private key that lies in the tokens of an HSMPool. It
@@ -88,14 +90,35 @@ func ParseURI(uri string) (Reference, error) {
 			r.Label = value
 		}
 	}
-	// Names end up in the lines of configuration files.
-	if strings.ContainsFunc(r.Pool+r.Label, unicode.IsControl) {
-		return Reference{}, fmt.Errorf("the PKCS #11 URI %q has a control character in a name", uri)
-	}
+	// The URI is not told: what makes it another one may be a PIN.
 	if !ok || r.Pool == "" || r.Label == "" || r.URI() != uri {
-		return Reference{}, fmt.Errorf("the PKCS #11 URI %q is not of the form pkcs11:token=POOL;object=LABEL;type=private", uri)
+		return Reference{}, errors.New("the PKCS #11 URI is not of the form pkcs11:token=POOL;object=LABEL;type=private; it has nothing else, and no PIN")
+	}
+	for _, name := range []struct{ of, value string }{{"pool", r.Pool}, {"label", r.Label}} {
+		if err := checkName(name.value); err != nil {
+			return Reference{}, fmt.Errorf("the PKCS #11 URI names the %s %q, which %w; use another name", name.of, name.value, err)
+		}
 	}
 	return r, nil
+}
+
+// checkName refuses what would not be read back as it is from the line
+// `[key NAME]` of the PKCS #11 module's configuration: it takes white space from
+// the ends of names, and a blank and # for the beginning of a comment.
+func checkName(name string) error {
+	switch {
+	case !utf8.ValidString(name):
+		return errors.New("is not UTF-8")
+	case strings.TrimSpace(name) != name:
+		return errors.New("begins or ends with white space")
+	case strings.ContainsFunc(name, func(c rune) bool { return unicode.In(c, unicode.C, unicode.Zl, unicode.Zp) }):
+		return errors.New("has a control character or a line separator")
+	case strings.Contains(" "+name, " #"):
+		return errors.New("has a # at the beginning or after a blank")
+	case strings.HasSuffix(name, "]"):
+		return errors.New("ends with ]")
+	}
+	return nil
 }
 
 // ReferencedKey stands for the private key that a reference names. It signs
@@ -111,6 +134,20 @@ func (k *ReferencedKey) Public() crypto.PublicKey { return k.public }
 // Sign fails.
 func (k *ReferencedKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
 	return nil, fmt.Errorf("%w (pool %q, label %q): what signs with it asks the pool", ErrInHSM, k.Pool, k.Label)
+}
+
+// mostRSABits of a key that the PKCS #11 module serves (crypto/pkcs11/src/spki.rs).
+const mostRSABits = 8192
+
+// servedByHSM says whether the PKCS #11 module serves a key of a known algorithm.
+func servedByHSM(public crypto.PublicKey) bool {
+	switch k := public.(type) {
+	case *ProviderPublicKey:
+		return false
+	case *rsa.PublicKey:
+		return k.N.BitLen() <= mostRSABits
+	}
+	return true
 }
 
 // ParseStored reads what Parse does, and also takes a reference for a private
@@ -131,6 +168,9 @@ func ParseStored(certPEM, keyPEM []byte) (*KeyPair, error) {
 	algorithm, err := AlgorithmOf(leaf.PublicKey)
 	if err != nil {
 		return nil, err
+	}
+	if !servedByHSM(leaf.PublicKey) {
+		return nil, fmt.Errorf("pool %q cannot have the key of a certificate of %s: keys in HSMs are of ML-DSA, ECDSA or RSA of at most %d bits", reference.Pool, algorithm, mostRSABits)
 	}
 	return &KeyPair{Chain: order(leaf, certs[1:]), Key: &ReferencedKey{reference, leaf.PublicKey}, Algorithm: algorithm}, nil
 }

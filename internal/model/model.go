@@ -150,6 +150,8 @@ type HSMMember struct {
 	// Secret with ca.crt, tls.crt and tls.key for the daemon's clients in the
 	// gateway's pods.
 	Secret string
+	// Sessions are how many signatures a pod asks it for at a time.
+	Sessions int32
 }
 
 // Acceptable is what a policy accepts.

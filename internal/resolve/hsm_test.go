@@ -59,8 +59,8 @@ func TestKeysMayLieInAnHSM(t *testing.T) {
 		t.Errorf("certificates: %+v", certificates)
 	}
 	want := []model.HSMMember{
-		{Name: "a", Address: "a.hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "clients-a"},
-		{Name: "b", Address: "b.hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "clients-b"}}
+		{Name: "a", Address: "a.hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "clients-a", Sessions: 16},
+		{Name: "b", Address: "b.hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "clients-b", Sessions: 16}}
 	if m.HSM == nil || m.HSM.Pool != "vault" || m.HSM.Timeout != 2*time.Second || !slices.Equal(m.HSM.Members, want) {
 		t.Errorf("HSM: %+v", m.HSM)
 	}
@@ -95,6 +95,8 @@ func TestAPoolThatCannotBeUsed(t *testing.T) {
 			"which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonHSMPoolNotFound, `spec.hsmRef: there is no HSMPool "vault" in namespace "shop"`},
 		"no credentials": {func(f *fixture) { f.objects.HSMPools["vault"] = vaultPool(t, "b") },
 			"which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonSecretNotFound, "spec.members[b].remote.gatewayTLSSecretRef is not set"},
+		"a member that is nowhere": {func(f *fixture) { f.objects.HSMPools["vault"].Spec.Members[1].Remote.Address = "b.hsm:74433" },
+			"which cannot be used", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonInvalid, `HSMPool "vault": spec.members[b].remote.address: "b.hsm:74433" is not`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t).inVault(t)
@@ -119,6 +121,35 @@ func TestAPoolThatCannotBeUsed(t *testing.T) {
 				t.Errorf("problems of the gateway: %+v", gateways)
 			}
 			// A new gateway serves what is left.
+			if l := m.Ports[0].Listeners[0]; len(l.Certificates) != 1 || l.Certificates[0].Algorithm != "ECDSA-P256" || m.HSM != nil {
+				t.Errorf("model: %+v, %+v", l.Certificates, m.HSM)
+			}
+		})
+	}
+}
+
+// The module of gateways refuses all keys for one that it cannot have: each of
+// these is left out.
+func TestReferencesThatTheModuleWouldRefuse(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Secret)
+		says   string
+	}{
+		"a label that begins a comment": {func(s *corev1.Secret) {
+			s.Data[corev1.TLSPrivateKeyKey] = keypair.Reference{Pool: "vault", Label: "#web"}.PEM()
+		}, `names the label "#web"`},
+		"an algorithm that no HSM has": {func(s *corev1.Secret) {
+			s.Data[corev1.TLSCertKey] = providerSecret(t, "haetae2").Data[corev1.TLSCertKey]
+		}, `pool "vault" cannot have the key of a certificate of haetae2`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t).inVault(t)
+			c.change(f.objects.Secrets["shop-ml-dsa-65"])
+			m, problems := Resolve(f.gateway, f.objects, now)
+			if len(problems) != 1 || problems[0].Listener != "https" || problems[0].Reason != v1alpha1.ReasonCertificateInvalid || !problems[0].Holds ||
+				!strings.HasPrefix(problems[0].Message, `listeners[https].certificateRefs: Secret "shop-ml-dsa-65": `) || !strings.Contains(problems[0].Message, c.says) {
+				t.Errorf("problems: %+v", problems)
+			}
 			if l := m.Ports[0].Listeners[0]; len(l.Certificates) != 1 || l.Certificates[0].Algorithm != "ECDSA-P256" || m.HSM != nil {
 				t.Errorf("model: %+v, %+v", l.Certificates, m.HSM)
 			}

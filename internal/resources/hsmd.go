@@ -2,6 +2,7 @@ package resources
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,6 +51,12 @@ const (
 	// AnnotationHsmdFiles is, on a daemon's pod, a hash of the configuration that
 	// it started with. Certificates are not in it: they are read anew.
 	AnnotationHsmdFiles = v1alpha1.GroupName + "/files"
+	// AnnotationHsmdPINs is, on the pod of an ephemeral token, the UID of the
+	// Secret with the PINs that it was made with.
+	AnnotationHsmdPINs = v1alpha1.GroupName + "/pins"
+	// AnnotationHsmdTemplate is, on a daemon's StatefulSet, a hash of the pod's
+	// template as it was wanted: another one replaces the pod.
+	AnnotationHsmdTemplate = v1alpha1.GroupName + "/template"
 )
 
 // HsmdSelector of the pod of a member's daemon.
@@ -93,7 +101,7 @@ func hsmdMeta(pool *v1alpha1.HSMPool, member string) metav1.ObjectMeta {
 	return m
 }
 
-// Hsmd is the objects of a member's daemon but its Secrets.
+// Hsmd is what a member's daemon needs, but its Secrets.
 func Hsmd(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) []client.Object {
 	objects := []client.Object{
 		HsmdServiceAccount(pool, m), HsmdConfig(pool, m), HsmdNetworkPolicy(pool, m, s), HsmdService(pool, m),
@@ -101,7 +109,7 @@ func Hsmd(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) []client.Obj
 	if claim := SoftTokenClaim(pool, m); claim != nil {
 		objects = append(objects, claim)
 	}
-	return append(objects, HsmdStatefulSet(pool, m, s))
+	return objects
 }
 
 // HSMSecret is a Secret of a pool whose daemons the operator runs: its
@@ -138,6 +146,11 @@ func HsmdServiceAccount(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.Se
 	}
 }
 
+// hsmdConnections that a daemon takes: a gateway's pod opens as many as it may
+// have signatures under way (hsmpool.GatewayMember.Sessions), and twice that
+// while HAProxy reloads. An idle one costs the stacks of two threads.
+const hsmdConnections = 1024
+
 // HsmdConfig is the daemon's configuration, and its module's.
 func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap {
 	var b strings.Builder
@@ -150,6 +163,7 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 		"certificate-file = "+hsmdTLSDir+"/"+corev1.TLSCertKey,
 		"key-file = "+hsmdTLSDir+"/"+corev1.TLSPrivateKeyKey,
 		"client-ca-file = "+hsmdTLSDir+"/"+corev1.ServiceAccountRootCAKey,
+		fmt.Sprintf("connections = %d", hsmdConnections),
 		fmt.Sprintf("drain = %ds", hsmdDrain),
 	)
 	section("token", append(tokenLines(m),
@@ -289,13 +303,14 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 	for name, content := range HsmdConfig(pool, m).Data {
 		files[name] = []byte(content)
 	}
-	return &appsv1.StatefulSet{
+	set := &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"},
 		ObjectMeta: hsmdMeta(pool, m.Name),
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:             ptr.To[int32](1),
 			ServiceName:          hsmpool.DaemonName(pool.Name, m.Name),
 			Selector:             &metav1.LabelSelector{MatchLabels: HsmdSelector(pool.Name, m.Name)},
+			PodManagementPolicy:  appsv1.ParallelPodManagement, // a pod that never becomes ready is replaced, too
 			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
 			RevisionHistoryLimit: ptr.To[int32](2),
 			Template: corev1.PodTemplateSpec{
@@ -307,6 +322,25 @@ func HsmdStatefulSet(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *
 			},
 		},
 	}
+	set.Annotations = map[string]string{AnnotationHsmdTemplate: hashOfTemplate(set.Spec.Template)}
+	return set
+}
+
+// WithPINs has an ephemeral token made anew when its PINs are: other PINs open no
+// token that is there.
+func WithPINs(set *appsv1.StatefulSet, secret types.UID) *appsv1.StatefulSet {
+	set.Spec.Template.Annotations[AnnotationHsmdPINs] = string(secret)
+	set.Annotations[AnnotationHsmdTemplate] = hashOfTemplate(set.Spec.Template)
+	return set
+}
+
+func hashOfTemplate(template corev1.PodTemplateSpec) string {
+	text, err := json.Marshal(template)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON does not have
+	}
+	const name = "template"
+	return hashOf(map[string][]byte{name: text}, []string{name})
 }
 
 func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev1.PodSpec {
@@ -388,10 +422,10 @@ func addSoftToken(spec *corev1.PodSpec, pool *v1alpha1.HSMPool, m v1alpha1.HSMMe
 func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 	spec.NodeSelector, spec.Tolerations = d.NodeSelector, d.Tolerations
 	spec.SecurityContext.SupplementalGroups = d.SupplementalGroups
-	hsmd := &spec.Containers[0]
+	hsmd, folder := &spec.Containers[0], string(d.Module.Folder)
 	module := corev1.Volume{Name: "module", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: d.Module.Image, PullPolicy: s.ImagePullPolicy}}}
 	// An image volume shows the image whole: of it, the folder.
-	at := corev1.VolumeMount{Name: module.Name, MountPath: d.Module.Folder, SubPath: strings.TrimPrefix(d.Module.Folder, "/"), ReadOnly: true}
+	at := corev1.VolumeMount{Name: module.Name, MountPath: folder, SubPath: strings.TrimPrefix(folder, "/"), ReadOnly: true}
 	if d.Module.Copy {
 		module.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 		at.SubPath = ""
@@ -399,7 +433,7 @@ func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 			Name:            "copy-module",
 			Image:           d.Module.Image,
 			ImagePullPolicy: s.ImagePullPolicy,
-			Command:         []string{"cp", "-R", d.Module.Folder + "/.", hsmdCopyDir},
+			Command:         []string{"cp", "-R", folder + "/.", hsmdCopyDir},
 			Resources:       hsmdDefaults(), // the device is the daemon's alone
 			SecurityContext: restricted(),
 			VolumeMounts:    []corev1.VolumeMount{{Name: module.Name, MountPath: hsmdCopyDir}},
@@ -417,7 +451,7 @@ func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
 			v.VolumeSource = ofConfigMap(f.ConfigMapRef.Name)
 		}
 		spec.Volumes = append(spec.Volumes, v)
-		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: f.Folder, ReadOnly: true})
+		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: string(f.Folder), ReadOnly: true})
 	}
 	for _, e := range d.Module.Environment {
 		hsmd.Env = append(hsmd.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
@@ -493,6 +527,6 @@ func hsmdResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
 func hsmdDefaults() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
 	}
 }

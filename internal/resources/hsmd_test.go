@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,7 +68,7 @@ func TestAllObjectsOfADaemonAreOwnedByThePool(t *testing.T) {
 	pool := softPool()
 	for _, m := range append(pool.Spec.Members, vendor()) {
 		var kinds []string
-		for _, o := range Hsmd(pool, m, settings) {
+		for _, o := range append(Hsmd(pool, m, settings), HsmdStatefulSet(pool, m, settings)) {
 			kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
 			if !metav1.IsControlledBy(o, pool) || o.GetName() != "dev-"+m.Name+"-hsmd" || o.GetNamespace() != "shop" || o.GetLabels()[v1alpha1.LabelHSMPool] != "dev" {
 				t.Errorf("%T %s: owners %v, labels %v", o, o.GetName(), o.GetOwnerReferences(), o.GetLabels())
@@ -129,17 +130,35 @@ func restrictedPod(t *testing.T, spec corev1.PodSpec) {
 	}
 }
 
-func TestANewConfigurationRestartsADaemon(t *testing.T) {
+// With the other policy a typo in an image's name would stay: its pod never
+// becomes ready, and the controller waits for that before it replaces it.
+func TestADaemonThatNeverBecameReadyCanBeCorrected(t *testing.T) {
 	pool := softPool()
-	files := func() string {
-		return HsmdStatefulSet(pool, pool.Spec.Members[0], settings).Spec.Template.Annotations[AnnotationHsmdFiles]
+	for _, m := range append(pool.Spec.Members, vendor()) {
+		if policy := HsmdStatefulSet(pool, m, settings).Spec.PodManagementPolicy; policy != appsv1.ParallelPodManagement {
+			t.Errorf("member %s: %q", m.Name, policy)
+		}
 	}
-	before := files()
-	if before == "" || before != files() {
-		t.Errorf("hash %q, and then %q", before, files())
+}
+
+// The set's annotation tells the controller so, before it does.
+func TestANewConfigurationRestartsADaemon(t *testing.T) {
+	pool, s := softPool(), settings
+	hashes := func() [2]string {
+		set := HsmdStatefulSet(pool, pool.Spec.Members[0], s)
+		return [2]string{set.Spec.Template.Annotations[AnnotationHsmdFiles], set.Annotations[AnnotationHsmdTemplate]}
+	}
+	before := hashes()
+	if before[0] == "" || before[1] == "" || before != hashes() {
+		t.Errorf("hashes %q, and then %q", before, hashes())
 	}
 	pool.Spec.Timeout = &metav1.Duration{Duration: 7e9}
-	if files() == before {
-		t.Error("another timeout, and the same hash")
+	timeout := hashes()
+	if timeout[0] == before[0] || timeout[1] == before[1] {
+		t.Errorf("another timeout: hashes %q, and then %q", before, timeout)
+	}
+	s.HSMImage = "registry.example/hsm:2"
+	if image := hashes(); image[0] != timeout[0] || image[1] == timeout[1] {
+		t.Errorf("another image: hashes %q, and then %q", timeout, image)
 	}
 }

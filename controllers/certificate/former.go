@@ -1,0 +1,85 @@
+package certificate
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
+)
+
+const (
+	// followed is how long a key stays after it was replaced: by then every
+	// gateway has followed, also one whose pod was without the API server for a
+	// while. Renewals may come closer together than that.
+	followed = time.Hour
+	// mostFormer keys are kept in mind: more than renewals a minute apart
+	// replace meanwhile, and few enough for an annotation.
+	mostFormer = 100
+)
+
+// formerKey was made in an HSM for a certificate, which has another now.
+type formerKey struct {
+	keypair.Reference
+	// replaced is when the other came.
+	replaced time.Time
+}
+
+// idle says that nobody signs with it any more.
+func (k formerKey) idle(now time.Time) bool { return !now.Before(k.replaced.Add(followed)) }
+
+// storedFormerKey is a formerKey in the annotation of its certificate's Secret.
+type storedFormerKey struct {
+	URI      string    `json:"uri"`
+	Replaced time.Time `json:"replaced"`
+}
+
+// parseFormerKeys reads an annotation's value. What does not parse names none.
+func parseFormerKeys(value string) []formerKey {
+	var stored []storedFormerKey
+	if json.Unmarshal([]byte(value), &stored) != nil {
+		return nil
+	}
+	var keys []formerKey
+	for _, k := range stored {
+		if r, err := keypair.ParseURI(k.URI); err == nil {
+			keys = append(keys, formerKey{r, k.Replaced})
+		}
+	}
+	return keys
+}
+
+func formatFormerKeys(keys []formerKey) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	var stored []storedFormerKey
+	for _, k := range keys {
+		stored = append(stored, storedFormerKey{k.URI(), k.replaced.UTC()})
+	}
+	value, err := json.Marshal(stored)
+	if err != nil {
+		panic(err) // strings and times of this age always marshal
+	}
+	return string(value)
+}
+
+// formerKeys are those that a certificate has had when the next key is stored:
+// what was to be destroyed before, and what serves until now. A key that was
+// there before it was used is not among them, nor one that serves on, whichever
+// pool it comes by. It is pure.
+func (s state) formerKeys(next keypair.Reference, now time.Time) []formerKey {
+	if s.Secret == nil {
+		return nil
+	}
+	present, inHSM := s.presentKey()
+	keys := slices.DeleteFunc(parseFormerKeys(s.Secret.Annotations[v1alpha1.AnnotationPreviousKeys]), func(k formerKey) bool {
+		return k.Label == present.Label || k.Label == next.Label
+	})
+	made := s.Has.Issued != nil && s.Has.Key == ""
+	if inHSM && made && present.Label != next.Label {
+		keys = append(keys, formerKey{present, now})
+	}
+	return keys[max(0, len(keys)-mostFormer):]
+}
