@@ -35,7 +35,7 @@ type GatewayMember struct {
 }
 
 // gatewaySessions of a member that does not say how many signatures it makes at
-// a time. Each is a connection of a pod's; hsmd takes 256.
+// a time. Each is a connection of a pod's.
 const gatewaySessions = 16
 
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
