@@ -33,13 +33,19 @@ type HSMPool struct {
 
 // HSMPoolSpec says which tokens there are and how they are asked.
 type HSMPoolSpec struct {
-	// members in order of preference: the first that can signs.
+	// members in order of preference.
 	// +required
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	Members []HSMMember `json:"members"`
+
+	// order in which gateways ask members for signatures. What the operator has
+	// signed, requests and certificates, is rare: always Ordered.
+	// +optional
+	// +kubebuilder:default=Ordered
+	Order HSMOrder `json:"order,omitempty"`
 
 	// timeout is how long a member may take to answer before the next one is
 	// asked.
@@ -48,6 +54,19 @@ type HSMPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('60s')",message="timeout: 100ms to 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }
+
+// HSMOrder is the order in which members are asked for a signature.
+// +kubebuilder:validation:Enum=Ordered;Spread
+type HSMOrder string
+
+const (
+	// HSMOrdered asks the first of the members that is up: the others are there
+	// for when it is not.
+	HSMOrdered HSMOrder = "Ordered"
+	// HSMSpread asks those that are up by turns, so that together they make more
+	// signatures than one could.
+	HSMSpread HSMOrder = "Spread"
+)
 
 // HSMMember is one token.
 // +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.daemon), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is one of remote, daemon and softToken"

@@ -149,7 +149,11 @@ func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string,
 	line("# Written by qtls-agent.")
 	line("[slot]")
 	line("label = %s", h.Pool)
-	line("order = ordered")
+	order := "ordered"
+	if h.Spread {
+		order = "spread"
+	}
+	line("order = %s", order)
 	line("status-dir = %s", status)
 	line("descriptors = %d", haproxy.MostDescriptors)
 	for _, m := range h.Members {

@@ -136,6 +136,12 @@ timeout = 2000ms
 		t.Fatal(err)
 	}
 	holds(want + key(now))
+
+	tr.Revision.HSM.Spread = true
+	if err := in.writeHSM(tr); err != nil {
+		t.Fatal(err)
+	}
+	holds(strings.Replace(want, "order = ordered", "order = spread", 1) + key(now))
 }
 
 // HAProxy ends at its start if a certificate is not of the key that the module

@@ -64,6 +64,8 @@ type HSM struct {
 	Pool string `json:"pool"`
 	// TimeoutMilliseconds of a signature in one member.
 	TimeoutMilliseconds int64 `json:"timeoutMilliseconds"`
+	// Spread asks members by turns, instead of the first that is up.
+	Spread bool `json:"spread,omitempty"`
 	// Members in order of preference.
 	Members []HSMMember `json:"members"`
 }

@@ -38,7 +38,7 @@ func (r *renderer) providers() {
 	r.line("    # other connections.")
 	r.line("    ssl-provider %s", tokenProvider)
 	r.line("    ssl-mode-async")
-	r.revision.HSM = &dataplane.HSM{Pool: r.label(h.Pool), TimeoutMilliseconds: h.Timeout.Milliseconds()}
+	r.revision.HSM = &dataplane.HSM{Pool: r.label(h.Pool), TimeoutMilliseconds: h.Timeout.Milliseconds(), Spread: h.Spread}
 	for _, m := range h.Members {
 		r.revision.HSM.Members = append(r.revision.HSM.Members, dataplane.HSMMember{
 			Name: m.Name, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})

@@ -18,6 +18,8 @@ import (
 type ForGateways struct {
 	// Timeout of a signature in one member.
 	Timeout time.Duration
+	// Spread asks members by turns, instead of the first that is up.
+	Spread  bool
 	Members []GatewayMember
 }
 
@@ -41,7 +43,7 @@ const gatewaySessions = 16
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
 // pure. The error is a *conditions.Problem.
 func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
-	f := ForGateways{Timeout: Timeout(pool)}
+	f := ForGateways{Timeout: Timeout(pool), Spread: pool.Spec.Order == v1alpha1.HSMSpread}
 	for _, m := range pool.Spec.Members {
 		d := daemonOf(pool, m)
 		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name), Sessions: gatewaySessions}

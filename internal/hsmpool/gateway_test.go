@@ -23,8 +23,12 @@ func TestHowGatewaysReachMembers(t *testing.T) {
 		{Name: "soft", Address: "dev-soft-hsmd.shop.svc:7443", ServerName: "dev-soft-hsmd.shop.svc", Secret: "dev-hsm-gateways", Sessions: 16},
 		{Name: "luna", Address: "dev-luna-hsmd.shop.svc:7443", ServerName: "dev-luna-hsmd.shop.svc", Secret: "dev-hsm-gateways", Sessions: 40},
 	}
-	if err != nil || !slices.Equal(got.Members, want) || got.Timeout.Seconds() != 5 {
+	if err != nil || !slices.Equal(got.Members, want) || got.Timeout.Seconds() != 5 || got.Spread {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+	pool.Spec.Order = v1alpha1.HSMSpread
+	if got, err := GatewayMembers(pool); err != nil || !got.Spread {
+		t.Errorf("order Spread: %+v, %v", got, err)
 	}
 
 	remote.GatewayTLSSecretRef = nil

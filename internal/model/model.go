@@ -137,6 +137,8 @@ type HSM struct {
 	Pool string
 	// Timeout of a signature in one member.
 	Timeout time.Duration
+	// Spread asks members by turns, instead of the first that is up.
+	Spread bool
 	// Members in order of preference.
 	Members []HSMMember
 }

@@ -37,7 +37,7 @@ func (r *resolver) hsmPool() {
 		problem(reason, "%v", err)
 		return
 	}
-	r.hsm = &model.HSM{Pool: ref.Name, Timeout: members.Timeout}
+	r.hsm = &model.HSM{Pool: ref.Name, Timeout: members.Timeout, Spread: members.Spread}
 	for _, m := range members.Members {
 		r.hsm.Members = append(r.hsm.Members, model.HSMMember{Name: m.Name, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})
 	}

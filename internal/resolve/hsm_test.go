@@ -64,6 +64,10 @@ func TestKeysMayLieInAnHSM(t *testing.T) {
 	if m.HSM == nil || m.HSM.Pool != "vault" || m.HSM.Timeout != 2*time.Second || !slices.Equal(m.HSM.Members, want) {
 		t.Errorf("HSM: %+v", m.HSM)
 	}
+	f.objects.HSMPools["vault"].Spec.Order = v1alpha1.HSMSpread
+	if spread, problems := Resolve(f.gateway, f.objects, now); m.HSM.Spread || !spread.HSM.Spread || len(problems) > 0 {
+		t.Errorf("order Ordered: %+v; Spread: %+v, problems %+v", m.HSM, spread.HSM, problems)
+	}
 }
 
 // Without such a key the configuration is what it was before the gateway named a
