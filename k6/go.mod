@@ -6,6 +6,7 @@ toolchain go1.27.4
 
 require (
 	github.com/grafana/sobek v0.0.0-20260429085637-a66d4790012b
+	github.com/prometheus/client_golang v1.24.0
 	go.k6.io/k6 v1.8.1
 	qtls.dev/qtls v0.0.0
 )
@@ -59,7 +60,6 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nu7hatch/gouuid v0.0.0-20131221200532-179d4d0c4d8d // indirect
 	github.com/pkg/browser v0.0.0-20240102092130-5ac0b6a4141c // indirect
-	github.com/prometheus/client_golang v1.24.0 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.70.0 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect

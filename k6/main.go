@@ -1,11 +1,14 @@
 // Command qtls-k6 is k6 with the module k6/x/qtls compiled in. `qtls-k6 measure` measures what the operator asks for in
-// the environment; all else is k6's own command line.
+// the environment, `qtls-k6 session` samples a gateway that runs; all else is k6's own command line.
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	k6 "go.k6.io/k6/cmd"
 
@@ -15,11 +18,18 @@ import (
 func main() {
 	// k6 would look for a build of itself that has the modules of a script, and fetch it. Here they are all in.
 	_ = os.Setenv("K6_AUTO_EXTENSION_RESOLUTION", "false")
-	if len(os.Args) != 2 || os.Args[1] != "measure" {
+	var err error
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "measure":
+		err = measure()
+	case len(os.Args) >= 2 && os.Args[1] == "session":
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		err = xqtls.Session(ctx, os.Args[2:], os.Getenv, os.Stdout)
+	default:
 		k6.Execute()
-		return
 	}
-	if err := measure(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "qtls-k6:", err)
 		os.Exit(1)
 	}

@@ -230,7 +230,7 @@ func TestSamplesRunTheImagesOfThisVersion(t *testing.T) {
 			for _, container := range pod.Containers {
 				images++
 				name, _ := strings.CutPrefix(container.Image, registry)
-				if !slices.Contains([]string{"qtls-echo:" + version.Version, "qtls-redis:" + version.Version, "qtls-client:trixie"}, name) {
+				if !slices.Contains([]string{"qtls-echo:" + version.Version, "qtls-redis:" + version.Version, "qtls-k6:" + version.Version, "qtls-client:trixie"}, name) {
 					t.Errorf("%s: %s runs %s", file, o.GetName(), container.Image)
 				}
 			}

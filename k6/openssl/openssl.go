@@ -105,6 +105,8 @@ type Report struct {
 	// Connect is TCP's handshake. Handshake begins behind it: Client is the CPU time of its thread, Network the round
 	// trips, Server the rest.
 	Connect, Handshake, Client, Network, Server time.Duration
+	// RoundTrip is the kernel's least RTT.
+	RoundTrip time.Duration
 	// BytesSent, BytesReceived and CertificateBytes are the handshake's, on the wire of TLS and without tickets.
 	BytesSent, BytesReceived, CertificateBytes int64
 }
@@ -170,6 +172,7 @@ func (c *Client) read() Report {
 		BytesSent: int64(r.bytes_sent), BytesReceived: int64(r.bytes_received), CertificateBytes: int64(r.certificate_bytes),
 	}
 	if report.Version != "" {
+		report.RoundTrip = d(r.min_rtt_ns)
 		report.Network = min(d(r.min_rtt_ns*roundTrips(report)), report.Handshake)
 		report.Server = max(report.Handshake-report.Client-report.Network, 0)
 	}

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/k6/haproxytest"
 	"qtls.dev/qtls/k6/openssl"
 	"qtls.dev/qtls/k6/options"
 )
 
 // trusting are options for a server with a certificate that signed itself.
-func trusting(c certificate) options.Options {
-	return options.Options{Host: "127.0.0.1", SNI: "server.example", MinVersion: "1.3", MaxVersion: "1.3", Tickets: 1, CA: c.pem}
+func trusting(c haproxytest.Certificate) options.Options {
+	return options.Options{Host: "127.0.0.1", SNI: "server.example", MinVersion: "1.3", MaxVersion: "1.3", Tickets: 1, CA: c.PEM}
 }
 
 func newClient(t testing.TB, o options.Options) *openssl.Client {
@@ -55,18 +56,18 @@ func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
 		certificate  int64 // bytes that it has at least
 	}{
 		{"ML-DSA-65", "mldsa65", []string{"ml-dsa-65"}, 5000},
-		{"ECDSA-P256", "ecdsa_secp256r1_sha256", ecdsa, 300},
+		{"ECDSA-P256", "ecdsa_secp256r1_sha256", haproxytest.ECDSA, 300},
 		{"RSA-4096", "rsa_pss_rsae_sha256", []string{"rsa:4096"}, 1000},
 	} {
 		t.Run(key.name, func(t *testing.T) {
-			c := newCertificate(t, key.newkey...)
-			server := startHAProxy(t, c, "curves X25519MLKEM768:MLKEM1024")
+			c := haproxytest.NewCertificate(t, key.newkey...)
+			server := haproxytest.Start(t, c, "curves X25519MLKEM768:MLKEM1024")
 			for _, group := range []string{"X25519MLKEM768", "MLKEM1024"} {
 				o := trusting(c)
 				o.Groups, o.Resumption = []string{group}, true
 				client := newClient(t, o)
 
-				full := handshake(client, server.port, 1)
+				full := handshake(client, server.Port, 1)
 				if full.Failure != "" || full.Group != group || full.SignatureAlgorithm != key.scheme || full.Version != "TLSv1.3" || full.Resumed || full.HelloRetry {
 					t.Errorf("%s, full: %+v", group, full)
 				}
@@ -77,7 +78,7 @@ func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
 					t.Errorf("%s, full: the time is split as %+v", group, full)
 				}
 
-				resumed := handshake(client, server.port, 1)
+				resumed := handshake(client, server.Port, 1)
 				if resumed.Failure != "" || resumed.Group != group || resumed.SignatureAlgorithm != "" || !resumed.Resumed || resumed.CertificateBytes != 0 {
 					t.Errorf("%s, resumed: %+v", group, resumed)
 				}
@@ -90,11 +91,11 @@ func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
 }
 
 func TestWithoutResumptionEveryHandshakeIsFull(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "")
 	client := newClient(t, trusting(c))
 	for i := range 3 {
-		if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed || r.Tickets == 0 {
+		if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed || r.Tickets == 0 {
 			t.Errorf("handshake %d: %+v", i, r)
 		}
 	}
@@ -102,44 +103,44 @@ func TestWithoutResumptionEveryHandshakeIsFull(t *testing.T) {
 
 // A ticket of TLS 1.3 is for one connection: without a new one the next handshake is full.
 func TestATicketIsUsedOnce(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "")
 	o := trusting(c)
 	o.Resumption = true
 	client := newClient(t, o)
-	handshake(client, server.port, 1)
-	k, r := client.Connect("127.0.0.1", server.port, time.Minute)
+	handshake(client, server.Port, 1)
+	k, r := client.Connect("127.0.0.1", server.Port, time.Minute)
 	if k == nil || !r.Resumed {
 		t.Fatalf("second: %+v", r)
 	}
 	k.Close() // before the new tickets are read
-	if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed {
+	if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed {
 		t.Errorf("third: %+v", r)
 	}
 }
 
 func TestASessionOfTLS12IsResumedAgainAndAgain(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "ssl-max-ver TLSv1.2")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "ssl-max-ver TLSv1.2")
 	o := trusting(c)
 	o.MinVersion, o.MaxVersion, o.Resumption = "1.2", "1.2", true
 	client := newClient(t, o)
-	if r := handshake(client, server.port, 1); r.Failure != "" || r.Resumed || r.Version != "TLSv1.2" || r.SignatureAlgorithm != "ecdsa_secp256r1_sha256" {
+	if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed || r.Version != "TLSv1.2" || r.SignatureAlgorithm != "ecdsa_secp256r1_sha256" {
 		t.Errorf("full: %+v", r)
 	}
 	for range 3 {
-		if r := handshake(client, server.port, 1); r.Failure != "" || !r.Resumed || r.Version != "TLSv1.2" {
+		if r := handshake(client, server.Port, 1); r.Failure != "" || !r.Resumed || r.Version != "TLSv1.2" {
 			t.Errorf("resumed: %+v", r)
 		}
 	}
 }
 
 func TestAHelloRetryRequestIsSeenAndIsARoundTrip(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "curves X25519MLKEM768")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "curves X25519MLKEM768")
 	o := trusting(c)
 	o.Groups = []string{"*X25519", "X25519MLKEM768"} // a key share for the first alone
-	r := handshake(newClient(t, o), server.port, 1)
+	r := handshake(newClient(t, o), server.Port, 1)
 	if r.Failure != "" || !r.HelloRetry || r.Group != "X25519MLKEM768" {
 		t.Errorf("got %+v", r)
 	}
@@ -147,28 +148,28 @@ func TestAHelloRetryRequestIsSeenAndIsARoundTrip(t *testing.T) {
 
 // A server that sends no tickets is waited for until it closes, so that it has seen the handshake to its end.
 func TestAServerWithoutTickets(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "")
-	if r := handshake(newClient(t, trusting(c)), server.port, 0); r.Failure != "" {
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "")
+	if r := handshake(newClient(t, trusting(c)), server.Port, 0); r.Failure != "" {
 		t.Errorf("got %+v", r)
 	}
 }
 
 func TestAGroupOfTheProvider(t *testing.T) {
 	provider := os.Getenv("QTLS_PROVIDER")
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "curves smaug_t1", "ssl-provider-path "+strings.TrimSuffix(provider, "/oqsprovider.so"), "ssl-provider oqsprovider", "ssl-provider default")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "curves smaug_t1", "ssl-provider-path "+strings.TrimSuffix(provider, "/oqsprovider.so"), "ssl-provider oqsprovider", "ssl-provider default")
 	o := trusting(c)
 	o.Groups, o.Provider = []string{"smaug_t1"}, provider
-	if r := handshake(newClient(t, o), server.port, 1); r.Failure != "" || r.Group != "smaug_t1" {
+	if r := handshake(newClient(t, o), server.Port, 1); r.Failure != "" || r.Group != "smaug_t1" {
 		t.Errorf("got %+v", r)
 	}
 }
 
 func TestFailuresHaveTheirClass(t *testing.T) {
-	c, other := newCertificate(t, ecdsa...), newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "curves X25519MLKEM768")
-	mutual := startHAProxy(t, c, "ca-file "+other.file+" verify required")
+	c, other := haproxytest.NewCertificate(t, haproxytest.ECDSA...), haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "curves X25519MLKEM768")
+	mutual := haproxytest.Start(t, c, "ca-file "+other.File+" verify required")
 	with := func(change func(*options.Options)) options.Options {
 		o := trusting(c)
 		change(&o)
@@ -181,12 +182,12 @@ func TestFailuresHaveTheirClass(t *testing.T) {
 		class   shard.Failure
 		message string
 	}{
-		"another authority":     {with(func(o *options.Options) { o.CA = other.pem }), server.port, shard.Verify, "self-signed certificate"},
-		"another name":          {with(func(o *options.Options) { o.SNI = "other.example" }), server.port, shard.Verify, "hostname mismatch"},
-		"no name":               {with(func(o *options.Options) { o.SNI = "" }), server.port, shard.Verify, "IP address mismatch"},
-		"no group in common":    {with(func(o *options.Options) { o.Groups = []string{"MLKEM1024"} }), server.port, shard.Alert("handshake_failure"), "alert handshake failure"},
-		"no version in common":  {with(func(o *options.Options) { o.MinVersion, o.MaxVersion = "1.2", "1.2" }), startHAProxy(t, c, "ssl-min-ver TLSv1.3").port, shard.Alert("protocol_version"), "alert protocol version"},
-		"no client certificate": {plain, mutual.port, shard.Alert("certificate_required"), "certificate required"},
+		"another authority":     {with(func(o *options.Options) { o.CA = other.PEM }), server.Port, shard.Verify, "self-signed certificate"},
+		"another name":          {with(func(o *options.Options) { o.SNI = "other.example" }), server.Port, shard.Verify, "hostname mismatch"},
+		"no name":               {with(func(o *options.Options) { o.SNI = "" }), server.Port, shard.Verify, "IP address mismatch"},
+		"no group in common":    {with(func(o *options.Options) { o.Groups = []string{"MLKEM1024"} }), server.Port, shard.Alert("handshake_failure"), "alert handshake failure"},
+		"no version in common":  {with(func(o *options.Options) { o.MinVersion, o.MaxVersion = "1.2", "1.2" }), haproxytest.Start(t, c, "ssl-min-ver TLSv1.3").Port, shard.Alert("protocol_version"), "alert protocol version"},
+		"no client certificate": {plain, mutual.Port, shard.Alert("certificate_required"), "certificate required"},
 		"refused port":          {plain, refusingPort(t), shard.Connect, "Connection refused"},
 		"the server hangs up":   {plain, serve(t, func(conn net.Conn) { conn.Close() }), shard.Reset, ""},
 		"not TLS":               {plain, serve(t, func(conn net.Conn) { fmt.Fprint(conn, "220 mail.example ready\r\n"); _, _ = io.Copy(io.Discard, conn) }), shard.Handshake, "wrong version number"},
@@ -199,14 +200,14 @@ func TestFailuresHaveTheirClass(t *testing.T) {
 		})
 	}
 	t.Run("with the client certificate", func(t *testing.T) {
-		o := with(func(o *options.Options) { o.Certificate, o.Key = other.pem, other.key })
-		if r := handshake(newClient(t, o), mutual.port, 1); r.Failure != "" {
+		o := with(func(o *options.Options) { o.Certificate, o.Key = other.PEM, other.Key })
+		if r := handshake(newClient(t, o), mutual.Port, 1); r.Failure != "" {
 			t.Errorf("got %+v", r)
 		}
 	})
 	t.Run("nothing is verified when that is said", func(t *testing.T) {
 		o := with(func(o *options.Options) { o.CA, o.InsecureSkipVerify, o.SNI = "", true, "other.example" })
-		if r := handshake(newClient(t, o), server.port, 1); r.Failure != "" {
+		if r := handshake(newClient(t, o), server.Port, 1); r.Failure != "" {
 			t.Errorf("got %+v", r)
 		}
 	})
@@ -260,13 +261,13 @@ func serve(t testing.TB, do func(net.Conn)) int {
 }
 
 func TestOptionsThatOpenSSLRefusesAreNamed(t *testing.T) {
-	c, other := newCertificate(t, ecdsa...), newCertificate(t, ecdsa...)
+	c, other := haproxytest.NewCertificate(t, haproxytest.ECDSA...), haproxytest.NewCertificate(t, haproxytest.ECDSA...)
 	for want, change := range map[string]func(*options.Options){
 		"option groups: ":             func(o *options.Options) { o.Groups = []string{"smaug_t1"} }, // without the provider
 		"option signatureAlgorithms:": func(o *options.Options) { o.SignatureAlgorithms = []string{"mldsa66"} },
 		"option ca: ":                 func(o *options.Options) { o.CA = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n" },
-		"option certificate: ":        func(o *options.Options) { o.Certificate, o.Key = "-----BEGIN X-----", c.key },
-		"option key: ":                func(o *options.Options) { o.Certificate, o.Key = c.pem, other.key },
+		"option certificate: ":        func(o *options.Options) { o.Certificate, o.Key = "-----BEGIN X-----", c.Key },
+		"option key: ":                func(o *options.Options) { o.Certificate, o.Key = c.PEM, other.Key },
 		"option provider: ":           func(o *options.Options) { o.Provider = "/nowhere/oqsprovider.so" },
 	} {
 		o := trusting(c)
@@ -278,9 +279,9 @@ func TestOptionsThatOpenSSLRefusesAreNamed(t *testing.T) {
 }
 
 func TestABulkTransferArrivesWhole(t *testing.T) {
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "")
-	k, r := newClient(t, trusting(c)).Connect("127.0.0.1", server.port, time.Minute)
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "")
+	k, r := newClient(t, trusting(c)).Connect("127.0.0.1", server.Port, time.Minute)
 	if k == nil {
 		t.Fatalf("%+v", r)
 	}
@@ -301,8 +302,8 @@ func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("QTLS_TEST_HANDSHAKES")); err == nil {
 		total = n
 	}
-	c := newCertificate(t, ecdsa...)
-	server := startHAProxy(t, c, "curves X25519MLKEM768")
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "curves X25519MLKEM768")
 	o := trusting(c)
 	resuming, full := newClient(t, func() options.Options { o := o; o.Resumption = true; return o }()), newClient(t, o)
 
@@ -316,7 +317,7 @@ func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
 			if i%4 != 0 {
 				client = resuming
 			}
-			r := handshake(client, server.port, 1)
+			r := handshake(client, server.Port, 1)
 			if r.Failure != "" {
 				t.Fatalf("handshake %d: %+v", i, r)
 			}
@@ -342,12 +343,12 @@ func TestCountsAreTheServersAndNothingLeaks(t *testing.T) {
 		t.Errorf("%d were resumed, want %d", resumed, want)
 	}
 	// The server counts when it is done with a connection.
-	deadline := time.Now().Add(patience)
-	for server.counter(t, "ssl_sess")+server.counter(t, "ssl_reused_sess") < total && time.Now().Before(deadline) {
+	deadline := time.Now().Add(haproxytest.Patience)
+	for server.Counter(t, "ssl_sess")+server.Counter(t, "ssl_reused_sess") < total && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for name, want := range map[string]int{"ssl_sess": total - resumed, "ssl_reused_sess": resumed, "ssl_failed_handshake": 0} {
-		if got := server.counter(t, name); got != want {
+		if got := server.Counter(t, name); got != want {
 			t.Errorf("HAProxy counts %s %d, the client %d", name, got, want)
 		}
 	}

@@ -31,6 +31,8 @@ type request struct {
 const (
 	leastSize, mostSize = 1 << 10, 1 << 20
 	takesSize           = "give bytes from 1024 to 1048576"
+	takesPath           = "give one that begins with /, and is escaped"
+	takesStatus         = "give an HTTP status, or leave it out"
 )
 
 // body is what transfers send.
@@ -50,10 +52,9 @@ func parseRequest(arguments sobek.Value, known ...string) (request, error) {
 	}
 	if v, given := object["path"]; given {
 		s, ok := v.(string)
-		if !ok || !strings.HasPrefix(s, "/") || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-			return r, fmt.Errorf("path %q: give one that begins with /, and is escaped", fmt.Sprint(v))
+		if r.path = s; !ok {
+			return r, fmt.Errorf("path %q: %s", fmt.Sprint(v), takesPath)
 		}
-		r.path = s
 	}
 	integer := func(name string, least, most int64, takes string, at *int) error {
 		v, given := object[name]
@@ -65,9 +66,21 @@ func parseRequest(arguments sobek.Value, known ...string) (request, error) {
 		return nil
 	}
 	return r, errors.Join(
+		r.validate(),
 		integer("size", leastSize, mostSize, takesSize, &r.size),
-		integer("status", 100, 599, "give an HTTP status, or leave it out", &r.status),
+		integer("status", 100, 599, takesStatus, &r.status),
 	)
+}
+
+// validate says what is wrong with a path or a status.
+func (r request) validate() error {
+	if !strings.HasPrefix(r.path, "/") || strings.ContainsFunc(r.path, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+		return fmt.Errorf("path %q: %s", r.path, takesPath)
+	}
+	if r.status != 0 && (r.status < 100 || r.status > 599) {
+		return fmt.Errorf("status %d: %s", r.status, takesStatus)
+	}
+	return nil
 }
 
 // exchange is what was seen of one.

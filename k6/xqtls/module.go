@@ -140,7 +140,7 @@ func (c *client) Request(arguments sobek.Value) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
-	return c.call(func(k *openssl.Connection, x *exchange) error { return x.run(k, c.authority(), r) })
+	return c.call(func(k *openssl.Connection, x *exchange) error { return x.run(k, authority(c.o), r) })
 }
 
 // Transfer makes a connection and sends {path, size, status}: a request with a body of so many bytes.
@@ -152,15 +152,15 @@ func (c *client) Transfer(arguments sobek.Value) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transfer: %w", err)
 	}
-	return c.call(func(k *openssl.Connection, x *exchange) error { return x.run(k, c.authority(), r) })
+	return c.call(func(k *openssl.Connection, x *exchange) error { return x.run(k, authority(c.o), r) })
 }
 
 // authority is the Host of requests.
-func (c *client) authority() string {
-	if c.o.SNI != "" {
-		return c.o.SNI
+func authority(o options.Options) string {
+	if o.SNI != "" {
+		return o.SNI
 	}
-	return hostPort(c.o.Host, c.o.Port)
+	return hostPort(o.Host, o.Port)
 }
 
 // call makes one connection and does something on it. What goes wrong with it is the result's, and is not tried again.

@@ -1,4 +1,5 @@
-package openssl_test
+// Package haproxytest runs the HAProxy of the gateway's image in tests, on this machine.
+package haproxytest
 
 import (
 	"bytes"
@@ -17,11 +18,11 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for something that happens by itself. A busy machine may be slow.
-const patience = 2 * time.Minute
+// Patience is how long a test waits for something that happens by itself. A busy machine may be slow.
+const Patience = 2 * time.Minute
 
-// gateway is the root file system of the gateway's image. It sees the same /tmp.
-func gateway(t testing.TB) string {
+// Gateway is the root file system of the gateway's image. It sees the same /tmp.
+func Gateway(t testing.TB) string {
 	t.Helper()
 	root := os.Getenv("QTLS_GATEWAY_ROOTFS")
 	if root == "" {
@@ -30,28 +31,31 @@ func gateway(t testing.TB) string {
 	return root
 }
 
-// inGateway prepares a command of the gateway's image, which ends with the test.
-func inGateway(t testing.TB, args ...string) *exec.Cmd {
+// InGateway prepares a command of the gateway's image, which ends with the test.
+func InGateway(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, "/usr/bin/env", args...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin", "OPENSSL_MODULES=" + filepath.Dir(os.Getenv("QTLS_PROVIDER"))}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: gateway(t), Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = patience
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: Gateway(t), Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = Patience
 	return cmd
 }
 
-// certificate is one that signed itself, so that it is its own authority.
-type certificate struct{ file, pem, key string }
+// Certificate is one that signed itself, so that it is its own authority.
+type Certificate struct {
+	// File has both of PEM, the certificate, and Key.
+	File, PEM, Key string
+}
 
-// newCertificate makes one for server.example with a key as `openssl req -newkey` takes it.
-func newCertificate(t testing.TB, key ...string) certificate {
+// NewCertificate makes one for server.example with a key as `openssl req -newkey` takes it.
+func NewCertificate(t testing.TB, key ...string) Certificate {
 	t.Helper()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	out, err := inGateway(t, append([]string{"openssl", "req", "-x509", "-nodes", "-subj", "/CN=server.example", "-days", "2",
+	out, err := InGateway(t, append([]string{"openssl", "req", "-x509", "-nodes", "-subj", "/CN=server.example", "-days", "2",
 		"-addext", "subjectAltName=DNS:server.example", "-keyout", at("key"), "-out", at("crt"), "-newkey"}, key...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("openssl req -newkey %v: %v\n%s", key, err, out)
@@ -63,33 +67,34 @@ func newCertificate(t testing.TB, key ...string) certificate {
 		}
 		return string(text)
 	}
-	c := certificate{at("pem"), read("crt"), read("key")}
-	if err := os.WriteFile(c.file, []byte(c.pem+c.key), 0o600); err != nil {
+	c := Certificate{at("pem"), read("crt"), read("key")}
+	if err := os.WriteFile(c.File, []byte(c.PEM+c.Key), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-var ecdsa = []string{"ec", "-pkeyopt", "ec_paramgen_curve:P-256"}
+// ECDSA is an argument of NewCertificate.
+var ECDSA = []string{"ec", "-pkeyopt", "ec_paramgen_curve:P-256"}
 
-// haproxy is one of the gateway's image.
-type haproxy struct {
-	port  int
+// HAProxy is one of the gateway's image.
+type HAProxy struct {
+	Port  int
 	stats string
 }
 
-// startHAProxy serves a certificate with some more words on its bind line; globals go into the global section.
-func startHAProxy(t testing.TB, c certificate, bind string, globals ...string) haproxy {
+// Start serves a certificate with some more words on its bind line; globals go into the global section.
+func Start(t testing.TB, c Certificate, bind string, globals ...string) HAProxy {
 	t.Helper()
 	dir := t.TempDir()
-	h := haproxy{stats: filepath.Join(dir, "stats")}
+	h := HAProxy{stats: filepath.Join(dir, "stats")}
 	// HAProxy gets the port as a socket: nobody can take it in between.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	h.port = l.Addr().(*net.TCPAddr).Port
+	h.Port = l.Addr().(*net.TCPAddr).Port
 	socket, err := l.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
@@ -110,12 +115,12 @@ frontend server
     http-request wait-for-body time 5m at-least 1m if METH_POST
     http-request return status 404 if { path /missing }
     http-request return status 200 content-type text/plain string "hello, world"
-`, h.stats, strings.Join(globals, "\n    "), c.file, bind)
+`, h.stats, strings.Join(globals, "\n    "), c.File, bind)
 	file := filepath.Join(dir, "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := inGateway(t, "haproxy", "-db", "-f", file)
+	cmd := InGateway(t, "haproxy", "-db", "-f", file)
 	cmd.ExtraFiles = []*os.File{socket}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -131,7 +136,7 @@ frontend server
 		_ = cmd.Process.Kill()
 		<-ended
 	})
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		if conn, err := net.Dial("unix", h.stats); err == nil {
 			conn.Close()
 			return h
@@ -142,13 +147,13 @@ frontend server
 		default:
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("HAProxy does not come up in %v", patience)
+			t.Fatalf("HAProxy does not come up in %v", Patience)
 		}
 	}
 }
 
-// counter reads one of the frontend's counters.
-func (h haproxy) counter(t testing.TB, name string) int {
+// Counter reads one of the frontend's counters.
+func (h HAProxy) Counter(t testing.TB, name string) int {
 	t.Helper()
 	conn, err := net.Dial("unix", h.stats)
 	if err != nil {
