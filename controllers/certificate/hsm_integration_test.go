@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/hsm/hsmtest"
@@ -174,6 +176,92 @@ func TestKeysThatCannotBeDestroyedNow(t *testing.T) {
 			t.Errorf("the token has the key %q: %t", labels[n], !want)
 		}
 	}
+}
+
+// What was begun and is not wanted any more leaves no key in the token; a key
+// that serves, or that somebody else was told to use, stays.
+func TestKeysOfAbandonedIssuances(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ML-DSA-65", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	served := map[string]string{}
+	for _, name := range []string{"web-ml-dsa-65", "web-ecdsa-p256"} {
+		served[name] = w.reference(name).Label
+	}
+	asked, names := web.Spec.DNSNames, []string{"web-ml-dsa-65-next", "web-ecdsa-p256-next"}
+	w.approving = false
+	// begin revision 2 of both, which nobody approves: each has a key already.
+	begin := func() map[string]string {
+		t.Helper()
+		w.change(web, func() { web.Spec.DNSNames = []v1alpha1.Hostname{"new.example.com"} })
+		begun := map[string]string{}
+		w.eventually(func() error {
+			for _, name := range names {
+				s := &corev1.Secret{}
+				if err := w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, s); err != nil {
+					return err
+				}
+				r, err := keypair.ParseReference(s.Data[corev1.TLSPrivateKeyKey])
+				if err != nil || !token.Has(r.Label) {
+					return fmt.Errorf("the key %+v is not there yet: %w", r, err)
+				}
+				begun[name] = r.Label
+			}
+			return nil
+		})
+		return begun
+	}
+	giveUp := func(change func()) {
+		t.Helper()
+		w.change(web, func() {
+			web.Spec.DNSNames = asked
+			change()
+		})
+		w.eventually(func() error {
+			for _, name := range names {
+				if slices.Contains(w.secretNames(), name) {
+					return fmt.Errorf("Secret %s is there", name)
+				}
+			}
+			return nil
+		})
+	}
+	has := func(label string, want bool) {
+		t.Helper()
+		if token.Has(label) != want {
+			t.Errorf("the token has the key %q: %t", label, !want)
+		}
+	}
+
+	begun := begin()
+	giveUp(func() {})
+	for _, name := range names {
+		has(begun[name], false)
+	}
+	w.issued(web)
+	for _, label := range served {
+		has(label, true)
+	}
+
+	// One of the keys is used by another certificate meanwhile; and the spec does
+	// not name the other's algorithm any more.
+	begun = begin()
+	other := withExisting(inHSM(server("other", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", begun["web-ml-dsa-65-next"])
+	w.create(other)
+	giveUp(func() { web.Spec.Algorithms = web.Spec.Algorithms[:1] })
+	has(begun["web-ml-dsa-65-next"], true)
+	has(begun["web-ecdsa-p256-next"], false)
+	has(served["web-ml-dsa-65"], true)
+	w.eventually(func() error {
+		if slices.Contains(w.secretNames(), "web-ecdsa-p256") {
+			return errors.New("the Secret of an algorithm that the spec does not name is there")
+		}
+		return nil
+	})
+	has(served["web-ecdsa-p256"], true)
 }
 
 // A self-signed certificate is signed by its own key, in the HSM.

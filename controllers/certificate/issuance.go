@@ -141,9 +141,9 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 			return pending, key, err
 		}
 		// It was begun for another spec, or is done.
-		unused, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
-		if present, _ := i.state.presentKey(); err == nil && madeFor(pending, unused) && unused.Label != present.Label {
-			i.retire(ctx, unused)
+		present, _ := i.state.presentKey()
+		if key, ok := abandonedKey(pending, last, present); ok {
+			i.r.retire(ctx, i.certificate, key)
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
 			return nil, nil, err
@@ -199,6 +199,15 @@ func madeFor(pending *corev1.Secret, key keypair.Reference) bool {
 		strings.HasPrefix(key.Label, labelPrefix(secretName, revisionOf(pending)))
 }
 
+// abandonedKey is the key in an HSM of a Secret that keeps the key of a revision
+// under way, where that was made for this revision and never came into use: the
+// revision is after the last that was stored, and the certificate's Secret has
+// another key at present. It is pure.
+func abandonedKey(pending *corev1.Secret, last int64, present keypair.Reference) (key keypair.Reference, ok bool) {
+	key, err := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
+	return key, err == nil && madeFor(pending, key) && revisionOf(pending) > last && key.Label != present.Label
+}
+
 // newKey is what a revision's Secret has for its key: the key, or a reference
 // to one that an HSM has or is going to make. An authority's is kept, so that
 // what it signed stays valid.
@@ -244,8 +253,11 @@ func (i *issuance) open(ctx context.Context, pending *corev1.Secret) (crypto.Sig
 	return i.keys().Provide(ctx, reference, i.algorithm)
 }
 
-func (i *issuance) keys() hsmpool.Keys {
-	return hsmpool.Keys{Clients: i.r.HSMs, Pools: i.r.Client, Secrets: i.r.APIReader, Namespace: i.certificate.Namespace}
+func (i *issuance) keys() hsmpool.Keys { return i.r.keys(i.certificate.Namespace) }
+
+// keys of the HSMPools of a namespace.
+func (r *Reconciler) keys(namespace string) hsmpool.Keys {
+	return hsmpool.Keys{Clients: r.HSMs, Pools: r.Client, Secrets: r.APIReader, Namespace: namespace}
 }
 
 // presentKey is that of the certificate's Secret, where it is in an HSM.
@@ -265,7 +277,7 @@ func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []f
 	for _, k := range keys {
 		if !k.idle(i.now) || away[k.Pool] {
 			left = append(left, k)
-		} else if !i.retire(ctx, k.Reference) {
+		} else if !i.r.retire(ctx, i.certificate, k.Reference) {
 			away[k.Pool] = true
 			left = append(left, k)
 		}
@@ -282,20 +294,20 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 	})
 }
 
-// retire a key that was made for this certificate, unless it has been adopted
+// retire a key that was made for a certificate, unless it has been adopted
 // since. done says that there is nothing left to do about it. One that cannot
 // be destroyed keeps nothing from being issued.
-func (i *issuance) retire(ctx context.Context, key keypair.Reference) (done bool) {
+func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference) (done bool) {
 	var all v1alpha1.PQCCertificateList
-	err := i.r.List(ctx, &all)
+	err := r.List(ctx, &all)
 	if err == nil && adopted(key.Label, all.Items) {
 		return true
 	}
 	if err == nil {
-		err = i.keys().Retire(ctx, key)
+		err = r.keys(c.Namespace).Retire(ctx, key)
 	}
 	if err != nil {
-		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
+		r.Recorder.Eventf(c, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
 	return err == nil
 }

@@ -136,6 +136,37 @@ func TestPendingKeys(t *testing.T) {
 }
 
 // Two pools may lead to one token, so that only the label counts.
+func TestWhichKeysAreAbandoned(t *testing.T) {
+	named := func(label string) keypair.Reference { return keypair.Reference{Pool: "vault", Label: label} }
+	made, none := named("web-ml-dsa-65-3-abcdefgh"), keypair.Reference{}
+	inPool := record{HSM: "vault"}
+	for name, test := range map[string]struct {
+		requested record
+		key       []byte
+		last      int64
+		present   keypair.Reference
+		want      bool
+	}{
+		"made for a revision that was given up":     {inPool, made.PEM(), 2, named("web-ml-dsa-65-2-abcdefgh"), true},
+		"made for the first revision":               {inPool, made.PEM(), 0, none, true},
+		"the certificate has it":                    {inPool, made.PEM(), 2, made, false},
+		"the certificate has it by another pool":    {inPool, made.PEM(), 2, keypair.Reference{Pool: "other", Label: made.Label}, false},
+		"its revision was stored":                   {inPool, made.PEM(), 3, none, false},
+		"there was a later revision":                {inPool, made.PEM(), 4, named("web-ml-dsa-65-4-abcdefgh"), false},
+		"it was there before":                       {record{HSM: "vault", Key: made.Label}, made.PEM(), 2, none, false},
+		"of an earlier revision, as an authority's": {inPool, named("web-ml-dsa-65-1-abcdefgh").PEM(), 2, none, false},
+		"of another certificate":                    {inPool, named("shop-ml-dsa-65-3-abcdefgh").PEM(), 2, none, false},
+		"in the Secret itself":                      {record{}, []byte("-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n"), 2, none, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pending := buildPending(web(), "ML-DSA-65", 3, test.requested, test.key)
+			if key, got := abandonedKey(pending, test.last, test.present); got != test.want || got && key != made {
+				t.Errorf("%t, %+v", got, key)
+			}
+		})
+	}
+}
+
 func TestKeysThatAreAdopted(t *testing.T) {
 	elsewhere := web()
 	elsewhere.Namespace = "other"

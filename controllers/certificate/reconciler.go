@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -26,6 +27,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/latewatch"
 )
 
@@ -107,11 +109,52 @@ func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requ
 	if err := r.List(ctx, secrets, client.InNamespace(c.Namespace), byLabel(c)); err != nil {
 		return fmt.Errorf("Secrets: %w", err)
 	}
+	objects := leftovers(c, secrets.Items, requests, outcomes)
+	// Whether a key is used, its certificate's Secret tells: that goes after it.
+	for _, o := range objects {
+		if isPending(o) {
+			if err := r.abandon(ctx, c, o); err != nil {
+				return err
+			}
+		}
+	}
 	var errs []error
-	for _, o := range leftovers(c, secrets.Items, requests, outcomes) {
-		errs = append(errs, r.delete(ctx, o))
+	for _, o := range objects {
+		if !isPending(o) {
+			errs = append(errs, r.delete(ctx, o))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// abandon destroys the key that was made in an HSM for a revision that was given
+// up, and deletes the Secret that names it.
+func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o client.Object) error {
+	if parseRecord(o.GetAnnotations()[v1alpha1.AnnotationRequested]).HSM == "" {
+		return r.delete(ctx, o)
+	}
+	pending, secret := &corev1.Secret{}, &corev1.Secret{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(o), pending); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if pending.UID != o.GetUID() {
+		return nil // it belongs to another issuance
+	}
+	name := client.ObjectKey{Namespace: c.Namespace, Name: strings.TrimSuffix(o.GetName(), pendingSuffix)}
+	if err := r.APIReader.Get(ctx, name, secret); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	present, _ := keypair.ParseReference(secret.Data[corev1.TLSPrivateKeyKey])
+	algorithm := v1alpha1.KeyAlgorithm(pending.Annotations[v1alpha1.AnnotationAlgorithm])
+	last := max(formerStatus(c, algorithm).Revision, revisionOf(secret))
+	if key, ok := abandonedKey(pending, last, present); ok {
+		r.retire(ctx, c, key)
+	}
+	return r.delete(ctx, o)
+}
+
+func isPending(o client.Object) bool {
+	return o.GetObjectKind().GroupVersionKind().Kind == "Secret" && strings.HasSuffix(o.GetName(), pendingSuffix)
 }
 
 // leftovers are the objects to delete: of algorithms that the spec no longer
