@@ -15,7 +15,7 @@ CRD_REF_DOCS  := go run github.com/elastic/crd-ref-docs@v0.3.0
 
 # Go modules with tests of their own, and Bash scripts.
 MODULES := . hack/cluster hack/images e2e/probe
-SCRIPTS := .ci/run hack/deps hack/install hack/lint-paths hack/quickstart hack/verify
+SCRIPTS := .ci/run hack/deps hack/install hack/lint-paths hack/quickstart hack/report hack/verify
 
 # "existing" takes the cluster of KUBECONFIG; anything else, a cluster on this machine.
 CLUSTER ?= local
@@ -107,6 +107,12 @@ bench-resumption: deps ## HAProxy's CPU for full and resumed handshakes: hybrid,
 .PHONY: bench-hsm
 bench-hsm: deps ## Handshakes with keys in HSMs: what each way to a token costs, and what a slow one does, with ASYNC and without
 	@go -C hack/images run . handshake hsm
+
+# A benchmark of the cluster of KUBECONFIG, as NAMESPACE/NAME.
+BENCHMARK ?=
+.PHONY: report
+report: ## Fetch the report of a benchmark into out/ (BENCHMARK=NAMESPACE/NAME)
+	@hack/report '$(BENCHMARK)'
 
 .PHONY: images
 images: deps ## Build the container images

@@ -28,7 +28,7 @@ import (
 const (
 	// reportJSON is the key of a report's ConfigMap that is read again.
 	reportJSON = "report.json"
-	// compressed ends a key whose content is, for it would not fit otherwise.
+	// compressed ends a key whose content is.
 	compressed = ".gz"
 	// mostReport is the most that is read of one.
 	mostReport = 16 << 20
@@ -256,9 +256,14 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (*report.Report, 
 	if err != nil {
 		return nil, err
 	}
+	return &full, r.apply(ctx, s.benchmark, stored(s.benchmark, files))
+}
+
+// stored are the files of a report, as its ConfigMap has them.
+func stored(b *v1alpha1.QTLSBenchmark, files map[string][]byte) *corev1.ConfigMap {
 	c := &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: generator.Meta(s.benchmark, reportName(s.benchmark)),
+		ObjectMeta: generator.Meta(b, reportName(b)),
 		Data:       map[string]string{}, BinaryData: map[string][]byte{},
 	}
 	for name, content := range files {
@@ -268,7 +273,7 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (*report.Report, 
 			c.Data[name] = string(content)
 		}
 	}
-	return &full, r.apply(ctx, s.benchmark, c)
+	return c
 }
 
 // gatewayImages are those of the gateway's pods, with their digests.

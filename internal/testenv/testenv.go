@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -145,6 +146,22 @@ func WithoutCertManager(t testing.TB) (install func()) {
 
 // Config of a client that may do everything.
 func Config() *rest.Config { return environment.Config }
+
+// Kubectl writes a kubeconfig of a client that may do everything in a namespace, and
+// returns the environment in which kubectl, and what calls it, find both.
+func Kubectl(t testing.TB, namespace string) []string {
+	t.Helper()
+	config, err := clientcmd.Load(environment.KubeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Contexts[config.CurrentContext].Namespace = namespace
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return append(os.Environ(), "KUBECONFIG="+file, "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+os.Getenv("PATH"))
+}
 
 // Scheme knows every kind that the operator deals with.
 func Scheme() *runtime.Scheme {

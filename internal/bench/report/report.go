@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -386,12 +387,12 @@ func (r Report) JSON() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// mostPlain is the most that Files leaves as it is: a ConfigMap takes 1 MiB.
-const mostPlain = 900 << 10
+// mostStored is the most that Files takes: a ConfigMap has room for 1 MiB.
+const mostStored = 900 << 10
 
-// Files are the report as it is stored: report.html, report.json and report.md.
-// Where they are too large for one ConfigMap, the first two are compressed, and
-// their names end in .gz.
+// Files are the report as it is stored: report.md, report.html.gz and
+// report.json.gz, so that one command fetches any; and where there is room
+// report.html and report.json as they are, so that kubectl alone shows them.
 func (r Report) Files() (map[string][]byte, error) {
 	page, err := r.HTML()
 	if err != nil {
@@ -401,12 +402,10 @@ func (r Report) Files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	markdown := []byte(r.Markdown())
-	if len(page)+len(text)+len(markdown) <= mostPlain {
-		return map[string][]byte{"report.html": []byte(page), "report.json": text, "report.md": markdown}, nil
-	}
-	files := map[string][]byte{"report.md": markdown}
-	for name, content := range map[string][]byte{"report.html.gz": []byte(page), "report.json.gz": text} {
+	plain := map[string][]byte{"report.html": []byte(page), "report.json": text}
+	files := map[string][]byte{"report.md": []byte(r.Markdown())}
+	size := len(files["report.md"])
+	for name, content := range plain {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
 		if _, err := z.Write(content); err != nil {
@@ -415,7 +414,11 @@ func (r Report) Files() (map[string][]byte, error) {
 		if err := z.Close(); err != nil {
 			return nil, err
 		}
-		files[name] = b.Bytes()
+		files[name+".gz"] = b.Bytes()
+		size += b.Len() + len(content)
+	}
+	if size <= mostStored {
+		maps.Copy(files, plain)
 	}
 	return files, nil
 }
