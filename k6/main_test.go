@@ -306,6 +306,16 @@ func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {
 			t.Errorf("%s: it ended with %v\n%s\n%s", want, err, out, log)
 		}
 	}
+	l := measuring(s)
+	l.Client.Host, l.Start = "nowhere.invalid", time.Now().Add(time.Second).UnixNano()
+	text, err := l.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, log, err := program(t, []string{load.Variable + "=" + text, load.IndexVariable + "=0"}, "measure"); err == nil || strings.Contains(out, shard.Prefix) ||
+		!strings.Contains(log, "nowhere.invalid:") && !strings.Contains(log, "start passed") { // on a machine that is too slow
+		t.Errorf("a target that is not there: %v\n%s\n%s", err, out, log)
+	}
 	if _, log, err := program(t, nil, "measure"); err == nil || !strings.Contains(log, "QTLS_BENCH_LOAD is not set: the operator's Job sets it") {
 		t.Errorf("without a load: %v\n%s", err, log)
 	}

@@ -335,11 +335,13 @@ qtls_connection *qtls_connect(qtls_client *c, const char *address, int port, con
 	k->client = c;
 	k->socket = s;
 	k->deadline = deadline;
-	int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-	// A ticket of TLS 1.3 is for one connection (RFC 8446, C.4), whatever comes of that; a session of TLS 1.2 is for many.
-	SSL_SESSION *session = c->session;
+	// OpenSSL takes care that a connection's session is not resumed again. So that gets a copy.
+	SSL_SESSION *session = c->session, *copy = session != NULL ? SSL_SESSION_dup(session) : NULL;
 	c->session = NULL;
-	if (!prepare(k, address, sni) || (session != NULL && !SSL_set_session(k->ssl, session))) {
+	int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	int prepared = prepare(k, address, sni) && (session == NULL || (copy != NULL && SSL_set_session(k->ssl, copy)));
+	SSL_SESSION_free(copy); // the connection has it
+	if (!prepared) {
 		SSL_SESSION_free(session);
 		last_error(r->message, sizeof r->message, "OpenSSL cannot prepare the connection");
 		r->failure = QTLS_OTHER;
@@ -363,7 +365,9 @@ qtls_connection *qtls_connect(qtls_client *c, const char *address, int port, con
 		return NULL;
 	}
 	fill(k, r);
-	if (session != NULL && SSL_version(k->ssl) < TLS1_3_VERSION && SSL_session_reused(k->ssl) && c->session == NULL) {
+	// A ticket of TLS 1.3 should be for one connection (RFC 8446, C.4). But a server whose ticket keys are given to it, as
+	// HAProxy's are, sends no new one when it resumes: then the one that it has taken is used again.
+	if (session != NULL && SSL_session_reused(k->ssl) && c->session == NULL) {
 		c->session = session;
 	} else {
 		SSL_SESSION_free(session);
@@ -395,7 +399,7 @@ int qtls_write(qtls_connection *k, const void *buffer, int size, qtls_report *r)
 int qtls_await_tickets(qtls_connection *k, int tickets, qtls_report *r) {
 	char byte;
 	int n = 1;
-	if (tickets == 0) {
+	if (tickets == 0 || SSL_session_reused(k->ssl)) { // there may be no new one
 		ERR_clear_error();
 		SSL_shutdown(k->ssl);
 		while (n > 0) n = qtls_read(k, &byte, 1, r);

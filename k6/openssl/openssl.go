@@ -224,8 +224,8 @@ type Failed struct {
 
 func (f *Failed) Error() string { return string(f.Class) + ": " + f.Message }
 
-// AwaitTickets reads until the server has sent so many, which also shows that it has accepted the client. With 0 it reads
-// until the server has closed its side.
+// AwaitTickets reads until the server has sent so many, which also shows that it has accepted the client. With 0, and on a
+// connection that has resumed a session, it says good-bye and reads until the server has closed its side.
 func (k *Connection) AwaitTickets(n int) (int, error) {
 	if C.qtls_await_tickets(k.c, C.int(n), k.client.report) < 0 {
 		return 0, k.failed()

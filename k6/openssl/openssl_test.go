@@ -1,11 +1,14 @@
 package openssl_test
 
 import (
+	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -101,21 +104,28 @@ func TestWithoutResumptionEveryHandshakeIsFull(t *testing.T) {
 	}
 }
 
-// A ticket of TLS 1.3 is for one connection: without a new one the next handshake is full.
-func TestATicketIsUsedOnce(t *testing.T) {
+// A server that is given its ticket keys, as the gateway's HAProxy is, sends no new ticket when it resumes. One that makes
+// them by itself does.
+func TestSessionsAreResumedAgainAndAgain(t *testing.T) {
 	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
-	server := haproxytest.Start(t, c, "")
-	o := trusting(c)
-	o.Resumption = true
-	client := newClient(t, o)
-	handshake(client, server.Port, 1)
-	k, r := client.Connect("127.0.0.1", server.Port, time.Minute)
-	if k == nil || !r.Resumed {
-		t.Fatalf("second: %+v", r)
+	keys := filepath.Join(t.TempDir(), "keys")
+	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 80))
+	if err := os.WriteFile(keys, []byte(key+"\n"+key+"\n"+key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	k.Close() // before the new tickets are read
-	if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed {
-		t.Errorf("third: %+v", r)
+	for name, words := range map[string]string{"keys of its own": "", "keys that it is given": "tls-ticket-keys " + keys} {
+		server := haproxytest.Start(t, c, words)
+		o := trusting(c)
+		o.Resumption = true
+		client := newClient(t, o)
+		if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed || r.Tickets == 0 {
+			t.Errorf("%s, full: %+v", name, r)
+		}
+		for range 4 {
+			if r := handshake(client, server.Port, 1); r.Failure != "" || !r.Resumed {
+				t.Errorf("%s, resumed: %+v", name, r)
+			}
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package xqtls
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -165,17 +167,59 @@ func (m *module) load() *loadObject {
 	return o
 }
 
-// WaitForStart is the barrier: it returns when all pods begin.
+// WaitForStart is the barrier: it returns when all pods begin. Until then it looks for the target: a name that is not known
+// yet, or an address that leads nowhere yet, as those of a new Service are for a moment, would keep the first connections
+// waiting, and so all virtual users.
 func (o *loadObject) WaitForStart() error {
 	wait, err := o.load.Wait(time.Now())
 	if err != nil {
 		return err
 	}
 	current.recorder.watch()
+	start := time.After(wait)
+	if err := reach(o.module.vu.Context(), o.load.Client.Host, o.load.Client.Port, time.Unix(0, o.load.Start)); err != nil {
+		return err
+	}
 	select {
-	case <-time.After(wait):
+	case <-start:
 		return nil
 	case <-o.module.vu.Context().Done():
 		return o.module.vu.Context().Err()
 	}
+}
+
+const (
+	// oneTry at the target is given up after so long,
+	oneTry = time.Second
+	// and another one is made after that.
+	nextTry = 100 * time.Millisecond
+)
+
+// reach tries to connect to a target until that works.
+func reach(ctx context.Context, host string, port int, until time.Time) error {
+	for {
+		err := dial(ctx, host, port)
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("the target %s cannot be reached: %w", hostPort(host, port), err)
+		}
+		time.Sleep(nextTry)
+	}
+}
+
+// dial makes one connection, and ends it.
+func dial(ctx context.Context, host string, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, oneTry)
+	defer cancel()
+	address, err := resolve(ctx, host)
+	if err != nil {
+		return err
+	}
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", hostPort(address, port))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }

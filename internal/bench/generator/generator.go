@@ -103,9 +103,10 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target
 	}
 	if m.Phase == plan.Latency {
 		l.Phase, l.Rate = load.Latency, max(1, int(math.Round(rate)))
-		// A rate below the capacity needs fewer clients than that had, except for
-		// moments; who finds none free is counted as dropped.
-		l.VUs *= 2
+		// Enough for handshakes that take half a second; who finds none free is
+		// counted as dropped. More would have no session to resume when the window
+		// begins, for they take turns.
+		l.VUs = min(max((l.Rate+1)/2, int(Pods(b))), 2*l.VUs)
 	}
 	i := slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })
 	if i < 0 {
