@@ -125,6 +125,7 @@ generate: ## Make what is made from the algorithm table and the code: definition
 	go tool controller-gen crd paths=./api/... output:crd:dir=config/crd
 	go tool controller-gen rbac:roleName=qtls-operator paths='./controllers/...;./internal/...;./cmd/...' output:rbac:dir=config/rbac
 	go run ./hack/chartfiles
+	go run ./hack/reference
 	$(HELM_DOCS) --chart-search-root=charts --log-level=warning
 	$(CRD_REF_DOCS) --source-path=api --config=hack/crd-ref-docs.yaml --renderer=markdown --output-path=docs/reference/api.md --log-level=ERROR
 

@@ -1,0 +1,130 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTheReferencePageOfAReport(t *testing.T) {
+	got := Reference([]Source{{Path: "march/report.json", Report: fullReport(t)}})
+	if diff := cmp.Diff(golden(t, "reference.md", got), got); diff != "" {
+		t.Errorf("go test ./internal/bench/report -update writes it anew\n%s", diff)
+	}
+}
+
+// cellOf a row and a column of the table under a heading.
+func cellOf(t *testing.T, page, heading, row, column string) string {
+	t.Helper()
+	_, text, found := strings.Cut(page, "## "+heading+"\n")
+	if !found {
+		t.Fatalf("no heading %q", heading)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	at := -1
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		for i, c := range cells {
+			if at < 0 && c == column {
+				at = i
+			}
+		}
+		if at >= 0 && strings.HasPrefix(strings.Join(cells, " | "), row+" | ") {
+			return cells[at]
+		}
+	}
+	t.Fatalf("%s has no row %q or column %q", heading, row, column)
+	return ""
+}
+
+func TestTheReferencePageSaysWhatWasNotMeasured(t *testing.T) {
+	empty := Reference(nil)
+	for heading, at := range map[string][2]string{"Servers": {"16", "hybrid, HSM"}, "Handshakes": {"PQC only | resumed", "p99"}, "Resumption": {"classical", "resumed to full"}, "Data": {"1 MiB", "time"}} {
+		if got := cellOf(t, empty, heading, at[0], at[1]); got != "not measured" {
+			t.Errorf("%s: %q", heading, got)
+		}
+	}
+	if !strings.Contains(empty, "Nowhere yet") {
+		t.Error("an empty page does not say that it is one")
+	}
+	page := Reference([]Source{{Path: "march/report.json", Report: fullReport(t)}})
+	// At 16 replicas the machine was full.
+	if got := cellOf(t, page, "Servers", "16", "PQC only"); got != "measured, and no result" {
+		t.Errorf("an invalid point: %q", got)
+	}
+	if got := cellOf(t, page, "Servers", "8", "PQC only"); !strings.HasSuffix(got, " [1]") || !strings.Contains(got, "; E ") {
+		t.Errorf("a valid point: %q", got)
+	}
+	if got := cellOf(t, page, "Handshakes", "hybrid | full", "p99"); got != "too few handshakes" {
+		t.Errorf("a percentile of too few: %q", got)
+	}
+	if got := cellOf(t, page, "Servers", "1", "PQC only"); strings.Contains(got, "; E ") {
+		t.Errorf("an efficiency of one server, which is 1 by definition: %q", got)
+	}
+}
+
+// What one report lacks another may have, and a result comes before none.
+func TestTheReferencePageTakesTheFirstResult(t *testing.T) {
+	bad, good := fullReport(t), fullReport(t)
+	bad.Points = append([]Point(nil), bad.Points...)
+	for i := range bad.Points {
+		if c := bad.Points[i].Capacity; c != nil && bad.Points[i].Mode == "hybrid-full" {
+			invalid := *c
+			invalid.Valid = false
+			bad.Points[i].Capacity = &invalid
+		}
+	}
+	page := Reference([]Source{{"a/report.json", bad}, {"b/report.json", good}})
+	if got := cellOf(t, page, "Servers", "4", "hybrid"); !strings.HasSuffix(got, "[2]") {
+		t.Errorf("hybrid: %q", got)
+	}
+	if got := cellOf(t, page, "Servers", "4", "classical"); !strings.HasSuffix(got, "[1]") {
+		t.Errorf("classical: %q", got)
+	}
+}
+
+func TestWhatAModeIsInTheReferencePage(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode Mode
+		want []string
+	}{
+		"hybrid":                       {Mode{Groups: []string{"X25519MLKEM768", "SecP384r1MLKEM1024"}, SignatureSchemes: []string{"mldsa65"}}, []string{"hybrid"}},
+		"in an HSM":                    {Mode{Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, HSM: true}, []string{"hybrid, HSM"}},
+		"PQC only":                     {Mode{Groups: []string{"MLKEM1024"}, SignatureSchemes: []string{"mldsa87"}}, []string{"PQC only"}},
+		"classical":                    {Mode{Groups: []string{"secp256r1"}, SignatureSchemes: []string{"rsa_pss_rsae_sha256"}}, []string{"classical"}},
+		"groups of two kinds":          {Mode{Groups: []string{"X25519MLKEM768", "x25519"}, SignatureSchemes: []string{"mldsa65"}}, nil},
+		"a hybrid, classically signed": {Mode{Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"ecdsa_secp256r1_sha256"}}, nil},
+		"another family's":             {Mode{Groups: []string{"smaug_t1"}, SignatureSchemes: []string{"haetae2"}}, nil},
+		"nothing":                      {Mode{}, nil},
+	} {
+		var got []string
+		for _, k := range referenceKinds {
+			if k.is(c.mode) {
+				got = append(got, k.name)
+			}
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestTheReferencePageSaysWhatResumptionSaves(t *testing.T) {
+	r := fullReport(t)
+	r.Modes = append([]Mode(nil), r.Modes...)
+	for i := range r.Modes {
+		r.Modes[i].Transfer = 0
+	}
+	page := Reference([]Source{{"a/report.json", r}})
+	got := cellOf(t, page, "Resumption", "hybrid", "resumed to full")
+	if !strings.HasPrefix(got, "2.5") { // 104 to 41
+		t.Errorf("hybrid: %q", got)
+	}
+	if got := cellOf(t, page, "Resumption", "classical", "resumed to full"); got != "not measured" {
+		t.Errorf("classical: %q", got)
+	}
+}
