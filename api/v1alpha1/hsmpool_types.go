@@ -310,6 +310,10 @@ type HSMPoolStatus struct {
 	Members []HSMMemberStatus `json:"members,omitempty"`
 }
 
+// MostHSMSessions is how many sessions of a member there may be; each is a
+// thread of libqtls_pkcs11.so.
+const MostHSMSessions = 64
+
 // HSMMemberState says whether a member can sign.
 // +kubebuilder:validation:Enum=Up;Down;Starting;Unknown
 type HSMMemberState string

@@ -79,9 +79,9 @@ func membersOf(s *dataplane.Status) (down, starting []string, up int) {
 	}
 	for _, m := range s.HSM {
 		switch {
-		case m.State == dataplane.HSMMemberUp:
+		case m.State == v1alpha1.HSMMemberUp:
 			up++
-		case m.State == dataplane.HSMMemberStarting:
+		case m.State == v1alpha1.HSMMemberStarting:
 			starting = append(starting, fmt.Sprintf("member %q is %s", m.Name, m.State))
 		case m.Error != "":
 			down = append(down, fmt.Sprintf("member %q is %s: %s", m.Name, m.State, m.Error))

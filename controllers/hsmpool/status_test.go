@@ -18,7 +18,7 @@ import (
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 func up(name string, signatures int64) hsmpool.Observation {
-	o := hsmpool.Observation{Member: name, State: v1alpha1.HSMMemberUp, Status: hsm.Status{Token: "gw", State: hsm.Up, Sessions: 4, Signatures: signatures}}
+	o := hsmpool.Observation{Member: name, State: v1alpha1.HSMMemberUp, Status: hsm.Status{Token: "gw", State: v1alpha1.HSMMemberUp, Sessions: 4, Signatures: signatures}}
 	o.Status.Latency.P50, o.Status.Latency.P99 = 900, 1200
 	return o
 }

@@ -47,7 +47,7 @@ type compiled struct {
 func providerSources(dir string) ([]string, error) { return crateSources(dir, "provider") }
 
 // crateSources lists the files of the Rust workspace in dir that can reach what is made of some of its crates: all but the
-// other crates, whose dependencies are in Cargo.lock, and tests, by Rust's names for them.
+// other crates, whose dependencies are in Cargo.lock, Go's view of them, and tests, by Rust's names for them.
 func crateSources(dir string, crates ...string) ([]string, error) {
 	files, err := rustSources(dir)
 	return slices.DeleteFunc(files, func(f string) bool {
@@ -55,7 +55,7 @@ func crateSources(dir string, crates ...string) ([]string, error) {
 		if len(parts) > 1 && parts[0] != ".cargo" && !slices.Contains(crates, parts[0]) {
 			return true
 		}
-		return filepath.Ext(f) == ".md" || slices.ContainsFunc(parts, func(name string) bool {
+		return filepath.Ext(f) == ".md" || filepath.Ext(f) == ".go" || slices.ContainsFunc(parts, func(name string) bool {
 			return name == "tests" || name == "tests.rs" || name == "testdata"
 		})
 	}), err

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/hsm"
@@ -322,12 +323,12 @@ type hsmStatus struct {
 }
 
 type hsmMemberStatus struct {
-	Name       string `json:"name"`
-	State      string `json:"state"`
-	Sessions   int    `json:"sessions"`
-	Signatures uint64 `json:"signatures"`
-	Failures   uint64 `json:"failures"`
-	Failovers  uint64 `json:"failovers"`
+	Name       string                  `json:"name"`
+	State      v1alpha1.HSMMemberState `json:"state"`
+	Sessions   int                     `json:"sessions"`
+	Signatures uint64                  `json:"signatures"`
+	Failures   uint64                  `json:"failures"`
+	Failovers  uint64                  `json:"failovers"`
 	Latency    struct {
 		Count uint64 `json:"count"`
 		Sum   uint64 `json:"sum"`
@@ -340,7 +341,7 @@ type hsmMemberStatus struct {
 // with each signature.
 func (m hsmMemberStatus) inStatus() dataplane.HSMMemberStatus {
 	s := dataplane.HSMMemberStatus{Name: m.Name, State: m.State}
-	if m.State != dataplane.HSMMemberUp {
+	if m.State != v1alpha1.HSMMemberUp {
 		s.Error = m.LastError
 	}
 	return s

@@ -325,7 +325,7 @@ func TestKeysInAnHSMServe(t *testing.T) {
 		t.Errorf("status: %+v", s)
 	}
 	v.members("both members are up", func(a, b hsmMemberStatus) bool {
-		return a.State == dataplane.HSMMemberUp && b.State == dataplane.HSMMemberUp
+		return a.State == v1alpha1.HSMMemberUp && b.State == v1alpha1.HSMMemberUp
 	})
 	before := v.signatures()
 	pq, classical, software := v.clients()
@@ -346,7 +346,7 @@ func TestKeysInAnHSMServe(t *testing.T) {
 	v.a.cut()
 	v.members("the second member signs", func(a, b hsmMemberStatus) bool { return a.State == "Down" && b.Signatures > 10 })
 	v.a.mend()
-	was, _ := v.members("the first member is back", func(a, b hsmMemberStatus) bool { return a.State == dataplane.HSMMemberUp })
+	was, _ := v.members("the first member is back", func(a, b hsmMemberStatus) bool { return a.State == v1alpha1.HSMMemberUp })
 	v.members("and signs", func(a, b hsmMemberStatus) bool { return a.Signatures > was.Signatures+10 })
 	load.end(t, "the first member is lost and comes back")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 )
@@ -268,7 +269,7 @@ func (c hsmCollector) Collect(out chan<- prometheus.Metric) {
 	tell(hsmAbandoned, prometheus.GaugeValue, float64(s.AbandonedJobs))
 	for _, m := range s.Members {
 		up := 0.0
-		if m.State == dataplane.HSMMemberUp {
+		if m.State == v1alpha1.HSMMemberUp {
 			up = 1
 		}
 		tell(hsmUp, prometheus.GaugeValue, up, m.Name)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 )
@@ -118,9 +119,6 @@ var (
 	memberName    = regexp.MustCompile(`^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9:])?$`)
 )
 
-// mostSessions of a member that the module takes.
-const mostSessions = 64
-
 // checkHSM lets nothing but values stand in the module's configuration.
 func checkHSM(h *dataplane.HSM) error {
 	if h == nil {
@@ -133,8 +131,8 @@ func checkHSM(h *dataplane.HSM) error {
 		if !fileName.MatchString(m.Name) || !fileName.MatchString(m.Secret) || !memberAddress.MatchString(m.Address) || !memberName.MatchString(m.ServerName) {
 			return fmt.Errorf("member %.100q of HSMPool %q has the address %.100q, the server name %.100q and the Secret %.100q, which cannot be", m.Name, h.Pool, m.Address, m.ServerName, m.Secret)
 		}
-		if m.Sessions < 1 || m.Sessions > mostSessions {
-			return fmt.Errorf("member %q of HSMPool %q has %d sessions: want 1 to %d", m.Name, h.Pool, m.Sessions, mostSessions)
+		if m.Sessions < 1 || m.Sessions > v1alpha1.MostHSMSessions {
+			return fmt.Errorf("member %q of HSMPool %q has %d sessions: want 1 to %d", m.Name, h.Pool, m.Sessions, v1alpha1.MostHSMSessions)
 		}
 	}
 	return nil

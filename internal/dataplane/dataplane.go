@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"time"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
 )
@@ -79,8 +80,8 @@ type HSMMember struct {
 	ServerName string `json:"serverName"`
 	// Secret, in the gateway's namespace, with ca.crt, tls.crt and tls.key.
 	Secret string `json:"secret"`
-	// Sessions are how many signatures HAProxy asks it for at a time, 1 to 64;
-	// each is a connection.
+	// Sessions are how many signatures HAProxy asks it for at a time, 1 to
+	// v1alpha1.MostHSMSessions; each is a connection.
 	Sessions int32 `json:"sessions"`
 }
 
@@ -252,18 +253,11 @@ type Status struct {
 	Reloads        int    `json:"reloads"`
 }
 
-// HSMMemberUp is the state of a member that signs, and HSMMemberStarting that of
-// one that nothing is known of yet.
-const (
-	HSMMemberUp       = "Up"
-	HSMMemberStarting = "Starting"
-)
-
 // HSMMemberStatus is a member of the HSMPool as HAProxy sees it.
 type HSMMemberStatus struct {
 	Name string `json:"name"`
 	// State is Up, Down or Starting.
-	State string `json:"state"`
+	State v1alpha1.HSMMemberState `json:"state"`
 	// Error is why it is not up, if anything says so.
 	Error string `json:"error,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/hsm/hsmtest"
 )
@@ -67,7 +68,7 @@ func TestAKeysLife(t *testing.T) {
 	if _, err := c.Generate(ctx, "ML-DSA-65", key); err == nil || !strings.Contains(err.Error(), "generate: CKR_TEMPLATE_INCONSISTENT: the label is taken") {
 		t.Errorf("the label again: %v", err)
 	}
-	if status, err := c.Status(ctx); err != nil || status.State != hsm.Up || status.Signatures != 1 || status.Latency.P99 != 1200 {
+	if status, err := c.Status(ctx); err != nil || status.State != v1alpha1.HSMMemberUp || status.Signatures != 1 || status.Latency.P99 != 1200 {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	if err := c.Retire(ctx, key); err != nil {

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
+
+	"qtls.dev/qtls/crypto/pkcs11"
 )
 
 // Why an hsmd gives no answer; errors.Is finds these in what the methods of
@@ -138,81 +139,56 @@ var errTooLong = errors.New("more than a request may have")
 
 // RequestAtFault says that every member would refuse a request, now and later.
 func RequestAtFault(err error) bool {
-	return codes[CodeOf(err)].request || errors.Is(err, errTooLong)
+	return byCode[CodeOf(err)].Verdict == pkcs11.Request || errors.Is(err, errTooLong)
 }
 
 // Code is an error code of PKCS #11 (CK_RV).
 type Code uint64
 
+// byCode and byName are the codes that have a name in messages.
+var byCode, byName = func() (map[Code]pkcs11.Error, map[string]Code) {
+	byCode, byName := map[Code]pkcs11.Error{}, map[string]Code{}
+	for _, e := range pkcs11.Errors {
+		byCode[Code(e.Code)], byName[e.Name] = e, Code(e.Code)
+	}
+	return byCode, byName
+}()
+
 // The codes that this project asks after.
-const (
-	KeyHandleInvalid      Code = 0x60
-	ObjectHandleInvalid   Code = 0x82
-	PINIncorrect          Code = 0xA0
-	PINInvalid            Code = 0xA1
-	PINLenRange           Code = 0xA2
-	PINExpired            Code = 0xA3
-	PINLocked             Code = 0xA4
-	SessionCount          Code = 0xB1
-	TokenNotPresent       Code = 0xE0
-	TokenNotRecognized    Code = 0xE1
-	UserPINNotInitialized Code = 0x102
-	ActionProhibited      Code = 0x1B
+var (
+	KeyHandleInvalid      = named("CKR_KEY_HANDLE_INVALID")
+	PINIncorrect          = named("CKR_PIN_INCORRECT")
+	PINInvalid            = named("CKR_PIN_INVALID")
+	PINLenRange           = named("CKR_PIN_LEN_RANGE")
+	PINExpired            = named("CKR_PIN_EXPIRED")
+	PINLocked             = named("CKR_PIN_LOCKED")
+	TokenNotPresent       = named("CKR_TOKEN_NOT_PRESENT")
+	TokenNotRecognized    = named("CKR_TOKEN_NOT_RECOGNIZED")
+	UserPINNotInitialized = named("CKR_USER_PIN_NOT_INITIALIZED")
+	ActionProhibited      = named("CKR_ACTION_PROHIBITED")
 )
 
-// codes that have a name in messages.
-var codes = map[Code]struct {
-	name string
-	// request says that the request is at fault: every member would refuse it.
-	request bool
-}{
-	0x02:                  {"CKR_HOST_MEMORY", false},
-	0x05:                  {"CKR_GENERAL_ERROR", false},
-	0x06:                  {"CKR_FUNCTION_FAILED", false},
-	0x07:                  {"CKR_ARGUMENTS_BAD", true},
-	0x12:                  {"CKR_ATTRIBUTE_TYPE_INVALID", true},
-	0x13:                  {"CKR_ATTRIBUTE_VALUE_INVALID", true},
-	ActionProhibited:      {"CKR_ACTION_PROHIBITED", false}, // an allow-list of one member's own
-	0x20:                  {"CKR_DATA_INVALID", true},
-	0x21:                  {"CKR_DATA_LEN_RANGE", true},
-	0x30:                  {"CKR_DEVICE_ERROR", false},
-	0x31:                  {"CKR_DEVICE_MEMORY", false},
-	0x32:                  {"CKR_DEVICE_REMOVED", false},
-	0x54:                  {"CKR_FUNCTION_NOT_SUPPORTED", true},
-	KeyHandleInvalid:      {"CKR_KEY_HANDLE_INVALID", false},
-	0x62:                  {"CKR_KEY_SIZE_RANGE", true},
-	0x63:                  {"CKR_KEY_TYPE_INCONSISTENT", true},
-	0x68:                  {"CKR_KEY_FUNCTION_NOT_PERMITTED", true},
-	0x70:                  {"CKR_MECHANISM_INVALID", true},
-	0x71:                  {"CKR_MECHANISM_PARAM_INVALID", true},
-	ObjectHandleInvalid:   {"CKR_OBJECT_HANDLE_INVALID", false},
-	PINIncorrect:          {"CKR_PIN_INCORRECT", false},
-	PINInvalid:            {"CKR_PIN_INVALID", false},
-	PINLenRange:           {"CKR_PIN_LEN_RANGE", false},
-	PINExpired:            {"CKR_PIN_EXPIRED", false},
-	PINLocked:             {"CKR_PIN_LOCKED", false},
-	SessionCount:          {"CKR_SESSION_COUNT", false},
-	0xD0:                  {"CKR_TEMPLATE_INCOMPLETE", true},
-	0xD1:                  {"CKR_TEMPLATE_INCONSISTENT", true},
-	TokenNotPresent:       {"CKR_TOKEN_NOT_PRESENT", false},
-	TokenNotRecognized:    {"CKR_TOKEN_NOT_RECOGNIZED", false},
-	UserPINNotInitialized: {"CKR_USER_PIN_NOT_INITIALIZED", false},
-	0x130:                 {"CKR_DOMAIN_PARAMS_INVALID", true},
-	0x140:                 {"CKR_CURVE_NOT_SUPPORTED", true},
+// named panics if the table has no such name.
+func named(name string) Code {
+	code, ok := byName[name]
+	if !ok {
+		panic("crypto/pkcs11/verdicts.csv: no " + name)
+	}
+	return code
 }
 
 func (c Code) String() string {
-	if known, ok := codes[c]; ok {
-		return known.name
+	if known, ok := byCode[c]; ok {
+		return known.Name
 	}
 	return fmt.Sprintf("CKR 0x%x", uint64(c))
 }
 
-// Code in the last error, 0 if it has none that is known.
+// Code in the last error, 0 if it has none that is known. Of several it is the
+// first, which is the cause: others are what became of it.
 func (s Status) Code() Code {
-	words := strings.FieldsFunc(s.LastError, func(r rune) bool { return r != '_' && (r < 'A' || r > 'Z') })
-	for code, known := range codes {
-		if slices.Contains(words, known.name) {
+	for _, word := range strings.FieldsFunc(s.LastError, func(r rune) bool { return r != '_' && (r < 'A' || r > 'Z') }) {
+		if code, ok := byName[word]; ok {
 			return code
 		}
 	}

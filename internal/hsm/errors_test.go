@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"qtls.dev/qtls/crypto/pkcs11"
 )
 
 // What goes wrong again reads the same again, though each time from another
@@ -79,5 +81,49 @@ func TestNoErrorNamesTheLocalPort(t *testing.T) {
 	_, err = c.Status(t.Context())
 	if err == nil || strings.Contains(err.Error(), "->") {
 		t.Errorf("%v", err)
+	}
+}
+
+// One file, crypto/pkcs11/verdicts.csv, says of each code whether another
+// member would say the same; the module reads it, too.
+func TestWhoseErrorACodeIs(t *testing.T) {
+	for _, e := range pkcs11.Errors {
+		code := Code(e.Code)
+		if code.String() != e.Name || CodeOf(&Refusal{Code: code}) != code {
+			t.Errorf("%s reads %q", e.Name, code)
+		}
+		if RequestAtFault(&Refusal{Code: code}) != (e.Verdict == pkcs11.Request) {
+			t.Errorf("%s is %s, and RequestAtFault says otherwise", e.Name, e.Verdict)
+		}
+		if e.Why == "" {
+			t.Errorf("%s: why %s?", e.Name, e.Verdict)
+		}
+	}
+	for code, at := range map[Code]bool{
+		named("CKR_MECHANISM_INVALID"): true,
+		ActionProhibited:               false, // a rule of one member's own
+		KeyHandleInvalid:               false,
+		named("CKR_SESSION_COUNT"):     false,
+		PINLocked:                      false,
+		0x80000001:                     false, // a vendor's own
+	} {
+		if RequestAtFault(&Refusal{Code: code}) != at {
+			t.Errorf("RequestAtFault(%s) is %v", code, !at)
+		}
+	}
+}
+
+// An error that led to another is written before it.
+func TestTheLastErrorsCodeIsItsCause(t *testing.T) {
+	for text, want := range map[string]Code{
+		"C_Login: CKR_PIN_LOCKED (0xa4)":                                  PINLocked,
+		"C_Login: CKR_PIN_LOCKED (0xa4): CKR_DEVICE_ERROR (0x30)":         PINLocked,
+		"no answer in 2000 ms: CKR_DEVICE_ERROR (0x30)":                   named("CKR_DEVICE_ERROR"),
+		"C_Sign: 0x80000001":                                              0,
+		"a key with the label XCKR_PIN_LOCKED_X: CKR_DEVICE_ERROR (0x30)": named("CKR_DEVICE_ERROR"),
+	} {
+		if got := (Status{LastError: text}).Code(); got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
 	}
 }

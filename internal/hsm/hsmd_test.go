@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/hsm/hsmtest"
 	"qtls.dev/qtls/internal/pki"
@@ -28,7 +29,7 @@ may = status, sign
 		algorithms = held[3:] // it has no ML-DSA
 	}
 	var status hsm.Status
-	for status.State != hsm.Up {
+	for status.State != v1alpha1.HSMMemberUp {
 		var err error
 		if status, err = c.Status(ctx); err != nil {
 			t.Fatal(err)

@@ -271,22 +271,13 @@ func unmarshalRefusal(body []byte) (*Refusal, error) {
 	return refusal, r.end()
 }
 
-// State of a token, as its hsmd sees it.
-type State string
-
-// The states.
-const (
-	Up       State = "Up"
-	Down     State = "Down"
-	Starting State = "Starting"
-)
-
 // Status is what an hsmd says of itself and its token.
 type Status struct {
 	// Member is its own name, Token the token's label.
 	Member string `json:"member"`
 	Token  string `json:"token"`
-	State  State  `json:"state"`
+	// State of the token: Up, Down or Starting.
+	State v1alpha1.HSMMemberState `json:"state"`
 	// Sessions that are open, Signatures made and Failures since it started.
 	Sessions   int64 `json:"sessions"`
 	Signatures int64 `json:"signatures"`
@@ -311,8 +302,8 @@ func unmarshalStatus(body []byte) (Status, error) {
 		return Status{}, malformed("the status: %v", err)
 	}
 	switch s.State {
-	case Up, Down, Starting:
+	case v1alpha1.HSMMemberUp, v1alpha1.HSMMemberDown, v1alpha1.HSMMemberStarting:
 		return s, nil
 	}
-	return Status{}, malformed("the status has the state %q; %s, %s and %s are possible", s.State, Up, Down, Starting)
+	return Status{}, malformed("the status has the state %q; %s, %s and %s are possible", s.State, v1alpha1.HSMMemberUp, v1alpha1.HSMMemberDown, v1alpha1.HSMMemberStarting)
 }

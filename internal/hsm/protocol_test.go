@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"qtls.dev/qtls/api/v1alpha1"
 )
 
 // What is on the wire is a contract with crypto/hsmd: these are its bytes.
@@ -71,7 +73,7 @@ func TestAnswersAreRead(t *testing.T) {
 		t.Errorf("a refusal: %v, %v", r, err)
 	}
 	s, err := unmarshalStatus(new(writer).text("", `{"member":"hsm-a","token":"gw","state":"Down","signatures":5,"latencyMicros":{"p50":9},"lastError":"login: CKR_PIN_LOCKED (0xa4)"}`).b)
-	if err != nil || s.Member != "hsm-a" || s.State != Down || s.Signatures != 5 || s.Latency.P50 != 9 || s.Code() != PINLocked {
+	if err != nil || s.Member != "hsm-a" || s.State != v1alpha1.HSMMemberDown || s.Signatures != 5 || s.Latency.P50 != 9 || s.Code() != PINLocked {
 		t.Errorf("a status: %+v, %v, code %s", s, err, s.Code())
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
 	down := func(lastError string) hsm.Status {
-		return hsm.Status{Token: "gw", State: hsm.Down, LastError: lastError}
+		return hsm.Status{Token: "gw", State: v1alpha1.HSMMemberDown, LastError: lastError}
 	}
 	for name, c := range map[string]struct {
 		status hsm.Status
@@ -30,8 +30,8 @@ func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"up":            {status: hsm.Status{State: hsm.Up}, state: v1alpha1.HSMMemberUp},
-		"starting":      {status: hsm.Status{State: hsm.Starting}, state: v1alpha1.HSMMemberStarting, reason: v1alpha1.ReasonPending, says: "wait"},
+		"up":            {status: hsm.Status{State: v1alpha1.HSMMemberUp}, state: v1alpha1.HSMMemberUp},
+		"starting":      {status: hsm.Status{State: v1alpha1.HSMMemberStarting}, state: v1alpha1.HSMMemberStarting, reason: v1alpha1.ReasonPending, says: "wait"},
 		"no answer":     {err: fmt.Errorf("hsmd at a:1: %w", hsm.ErrUnreachable), state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMUnreachable, says: "NetworkPolicy"},
 		"its name":      {err: hsm.ErrServerCertificate, state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMNotTrusted, says: "serverName"},
 		"our name":      {err: hsm.ErrClientRefused, state: v1alpha1.HSMMemberUnknown, reason: v1alpha1.ReasonHSMRefusesAccess, says: "client-ca-file"},

@@ -43,15 +43,15 @@ func Observe(ctx context.Context, members []Member) []Observation {
 
 // judge says what an answer means, and what to do. It is pure.
 func judge(member string, status hsm.Status, err error) Observation {
-	o := Observation{Member: member, Status: status, State: v1alpha1.HSMMemberState(status.State)}
+	o := Observation{Member: member, Status: status, State: status.State}
 	var reason, says, remedy string
 	switch {
 	case err != nil:
 		o.State, says = v1alpha1.HSMMemberUnknown, err.Error()
 		reason, remedy = unanswered(err)
-	case status.State == hsm.Up:
+	case status.State == v1alpha1.HSMMemberUp:
 		return o
-	case status.State == hsm.Starting:
+	case status.State == v1alpha1.HSMMemberStarting:
 		reason, says, remedy = v1alpha1.ReasonPending, "it has not reached its token yet", "wait"
 	default:
 		says = fmt.Sprintf("token %q: %s", status.Token, status.LastError)

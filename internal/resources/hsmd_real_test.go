@@ -153,7 +153,7 @@ func up(t *testing.T, c *hsm.Client) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		s, err := c.Status(t.Context())
-		if err == nil && s.State == hsm.Up {
+		if err == nil && s.State == v1alpha1.HSMMemberUp {
 			return
 		}
 		if time.Now().After(deadline) {

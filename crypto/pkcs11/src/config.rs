@@ -38,6 +38,9 @@ use std::{
     time::Duration,
 };
 
+/// The most sessions of a member: each is a thread. v1alpha1.MostHSMSessions of the API is the same.
+pub const MOST_SESSIONS: usize = 64;
+
 /// In which order members are asked for a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -343,7 +346,7 @@ pub fn member(section: &mut Section) -> Result<Member, Error> {
         false => (Place::Module(module(section)?), "module, token, serial, pin-file"),
         true => (Place::Daemon(daemon(section)?), "address, server-name, ca-file, certificate-file, key-file"),
     };
-    let sessions = section.number("sessions", 4, 1, 64)?;
+    let sessions = section.number("sessions", 4, 1, MOST_SESSIONS)?;
     let timeout = section.time("timeout", 2000, 10, 60_000)?;
     let retry = section.time("retry", 500, 10, 600_000)?;
     section.end(&format!("{fields}, sessions, timeout and retry"))?;

@@ -328,7 +328,7 @@ impl Member {
         let result = connection.check();
         if let Err(e) = &result {
             // A token that has no session left to give serves with those it gave.
-            if e.verdict() != Verdict::Busy || lock(&self.queue).open == 0 {
+            if e.verdict() != Verdict::Unable || lock(&self.queue).open == 0 {
                 self.went_down(e);
             }
         }

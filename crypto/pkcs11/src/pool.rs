@@ -76,7 +76,7 @@ impl Pool {
             match failure.verdict() {
                 Verdict::Request => return Err(failure),
                 Verdict::Device | Verdict::Pin | Verdict::Session => {} // the member has told it
-                Verdict::Handle | Verdict::Busy => self.tell(i, &failure),
+                Verdict::Handle | Verdict::Unable => self.tell(i, &failure),
             }
             if n + 1 < candidates.len() {
                 self.members[i].failed_over();

@@ -9,6 +9,7 @@ use crate::{
     protocol::{self, Answer, PREFIX},
     tls::{self, Timed},
     token::{Failure, KeyName, Request, Result, Session, Token},
+    verdict::Verdict,
 };
 use cryptoki_sys::*;
 use rustls::{client::Resumption, pki_types::ServerName, version::TLS13, ClientConfig, ClientConnection, Stream};
@@ -157,16 +158,14 @@ impl RemoteSession {
         }
     }
 
-    /// Another hsmd may allow what this one does not: that is no reason to give the signature up.
+    /// What an hsmd says of its token is not this session's.
     fn refusal(&self, failure: Failure) -> Failure {
-        let code = match failure.code {
-            CKR_ACTION_PROHIBITED => CKR_KEY_HANDLE_INVALID,
+        let code = match failure.verdict() {
             // Its own session, or that of its token: it has tried again already.
-            CKR_SESSION_HANDLE_INVALID | CKR_SESSION_CLOSED | CKR_USER_NOT_LOGGED_IN => CKR_DEVICE_ERROR,
-            CKR_OPERATION_ACTIVE | CKR_OPERATION_NOT_INITIALIZED => CKR_DEVICE_ERROR,
+            Verdict::Session => CKR_DEVICE_ERROR,
             // A PIN is its business: no file of this member's can correct it.
-            _ if failure.verdict() == crate::verdict::Verdict::Pin => CKR_DEVICE_ERROR,
-            code => code,
+            Verdict::Pin => CKR_DEVICE_ERROR,
+            _ => failure.code,
         };
         self.failure(code, &failure)
     }
@@ -198,7 +197,7 @@ impl Session for RemoteSession {
             Ok(Answer::Status(json)) if json.contains(r#""state":"Up""#) => Ok(()),
             Ok(_) => Err(self.failure(CKR_DEVICE_REMOVED, &"its token is not up")),
             // It may not ask. It will learn with the next signature.
-            Err(e) if e.code == CKR_KEY_HANDLE_INVALID => Ok(()),
+            Err(e) if e.code == CKR_ACTION_PROHIBITED => Ok(()),
             Err(e) => Err(e),
         }
     }
