@@ -135,7 +135,7 @@ type vault struct {
 func newVault(t *testing.T) *vault {
 	t.Helper()
 	v := &vault{world: newWorld(t), authority: hsmtest.NewAuthority(t)}
-	address := hsmtest.Daemon(t, v.authority, "[client "+hsmtest.ClientName+"]\nkeys = web-*\nmay = status, find, sign, generate\n[client gateways]\nkeys = web-*\nmay = find, sign, status\n")
+	address := hsmtest.Daemon(t, v.authority, "[client "+hsmtest.ClientName+"]\nkeys = web-*\nmay = status, find, sign, generate, retire\n[client gateways]\nkeys = web-*\nmay = find, sign, status\n")
 	credentials := hsm.Credentials{CA: v.authority.PEM()}
 	credentials.Certificate, credentials.Key = v.authority.Issue(t, hsmtest.ClientName)
 	config, err := credentials.Config(hsmtest.ServerName)
@@ -223,12 +223,17 @@ func copyFile(t *testing.T, from, to string) {
 // Secret.
 func (v *vault) rotateInHSM(name string) {
 	v.t.Helper()
+	v.made++
+	v.makeKey(name, fmt.Sprintf("web-%d", v.made))
+}
+
+// makeKey is rotateInHSM with a label for the key.
+func (v *vault) makeKey(name, label string) {
+	v.t.Helper()
 	f, algorithm := v.classical, v1alpha1.KeyAlgorithm("ECDSA-P256")
 	if name == pqSecret {
 		f, algorithm = v.pq, "ML-DSA-65"
 	}
-	v.made++
-	label := fmt.Sprintf("web-%d", v.made)
 	if _, err := v.operator.Generate(v.t.Context(), algorithm, hsm.Key{Label: label}); err != nil {
 		v.t.Fatal(err)
 	}
@@ -374,6 +379,41 @@ func TestKeysInAnHSMRotateWithoutAReload(t *testing.T) {
 	}
 	v.serves("after a reload", pq, pqSecret)
 	v.serves("after a reload", classical, hsmClassicalSecret)
+}
+
+// A process knows one key by a label: where the token has another one under it
+// and the certificate is that one's, a new worker serves. Nobody else notices.
+func TestAKeyReplacedUnderItsLabel(t *testing.T) {
+	v := newVault(t)
+	const label = "web-replaced"
+	v.makeKey(pqSecret, label)
+	v.start()
+	v.runs(v.assignment.Stable)
+	pq, classical, software := v.clients()
+	v.serves("the key of before", pq, pqSecret)
+	load := startTraffic(2, classical, software)
+	if err := v.operator.Retire(t.Context(), hsm.Key{Label: label}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := pq.get("/"); err == nil {
+		t.Error("a key that was destroyed serves")
+	}
+	if s, _ := v.getStatus(0, 0); s.Reloads != 0 {
+		t.Errorf("%d reloads before there is another key", s.Reloads)
+	}
+	before := v.signatures()
+	v.makeKey(pqSecret, label)
+	v.statusIs("the new certificate after one reload", func(s dataplane.Status) bool { return v.served(s) && s.Reloads == 1 })
+	for range 5 {
+		v.serves("the other key of that label", pq, pqSecret)
+	}
+	load.end(t, "a key is replaced under its label")
+	if made := v.signatures() - before; made < 5 {
+		t.Errorf("the token has made %d signatures for 5 handshakes", made)
+	}
+	if s := v.runs(v.assignment.Stable); s.Reloads != 1 || s.Rejected != nil {
+		t.Errorf("status: %+v", s)
+	}
 }
 
 func TestWithoutAnHSMTheOtherListenersServe(t *testing.T) {
