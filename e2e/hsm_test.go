@@ -52,7 +52,9 @@ func TestHSM(t *testing.T) {
 	}{
 		{"each handshake is signed by a member", hsmTest.signs},
 		{"the keys are in the token alone", hsmTest.keepsKeys},
+		{"pods spread over members", hsmTest.spreads},
 		{"members are killed in turn", hsmTest.membersGo},
+		{"sessions die under a member", hsmTest.sessionsDie},
 		{"certificates rotate and HAProxy is reloaded", hsmTest.rotates},
 		{"slow members hold up their own listener alone", hsmTest.slow},
 		{"what is wrong is told and changes nothing", hsmTest.wrong},
@@ -77,16 +79,16 @@ type hsmTest struct {
 
 // both lets Go, which takes the ECDSA chain, and curl on OpenSSL 3.5, which takes the ML-DSA chain, connect until it is
 // told to stop; it then fails the test when any connection failed, and returns how many there were.
-func (x hsmTest) both(what string, r request) (stop func() int) {
-	x.Helper()
-	classical, postQuantum := x.startLoad(r, 20, 20), x.startCurlLoad(r, 1, 10)
+func (n namespace) both(what string, r request) (stop func() int) {
+	n.Helper()
+	classical, postQuantum := n.startLoad(r, 20, 20), n.startCurlLoad(r, 1, 10)
 	return func() int {
-		x.Helper()
-		c, p := x.stop(classical), x.stop(postQuantum)
-		result(x.T, "%s, Go 1.27 (ECDSA-P256): %s", what, c)
-		result(x.T, "%s, curl on OpenSSL 3.5 (ML-DSA-65): %s", what, p)
+		n.Helper()
+		c, p := n.stop(classical), n.stop(postQuantum)
+		result(n.T, "%s, Go 1.27 (ECDSA-P256): %s", what, c)
+		result(n.T, "%s, curl on OpenSSL 3.5 (ML-DSA-65): %s", what, p)
 		if c.Failed+p.Failed > 0 {
-			x.Errorf("%s: %d of %d connections failed", what, c.Failed+p.Failed, c.Total+p.Total)
+			n.Errorf("%s: %d of %d connections failed", what, c.Failed+p.Failed, c.Total+p.Total)
 		}
 		return c.Total + p.Total
 	}
@@ -228,10 +230,6 @@ func (x hsmTest) membersGo() {
 		result(x.T, "member %s was killed, and member %s signed", killed, other)
 		x.waitSigning("a") // the first that can
 	}
-	for range 3 { // sessions die under it, and are there again at once
-		x.restart("a")
-		x.waitSigning("a")
-	}
 	total := stop()
 
 	// The control: with both away, handshakes fail, and those with other keys go on.
@@ -262,6 +260,70 @@ func (x hsmTest) membersGo() {
 		x.Errorf("%v reloads of HAProxy: it is to find its members again by itself", after-before)
 	}
 	waitReady(x.T, x.pool, forChange)
+}
+
+func (x hsmTest) sessionsDie() {
+	before := x.reloads()
+	stop := x.both("sessions die under a member", x.kept)
+	const times = 3
+	for range times { // and are there again at once
+		x.restart("a")
+		x.waitSigning("a")
+	}
+	total, after := stop(), x.reloads()
+	result(x.T, "%d connections while all sessions of member a died under it %d times; %.0f reloads of HAProxy", total, times, after-before)
+	if after != before {
+		x.Errorf("%v reloads of HAProxy: it is to log in again by itself", after-before)
+	}
+}
+
+func (x hsmTest) spreads() {
+	// shares of both members in the signatures of some connections, as their daemons count them.
+	shares := func(order v1alpha1.HSMOrder) (a, b float64) {
+		x.Helper()
+		pods := x.gatewayPods(x.gateway)
+		eventually(x.T, forChange, "both pods have both members", func(context.Context) (bool, string) {
+			up := 0.0
+			for _, p := range pods {
+				up += x.metric(p, "qtls_hsm_member_up")
+			}
+			return up == 4, fmt.Sprintf("%v of 4", up)
+		})
+		beforeA, beforeB := x.signed("a"), x.signed("b")
+		s := x.stop(x.startLoad(x.kept, 20, 80))
+		a, b = x.signed("a")-beforeA, x.signed("b")-beforeB
+		result(x.T, "%s, %d pods: %d connections, %d failed; member a signed %.0f times, member b %.0f times", order, len(pods), s.Total, s.Failed, a, b)
+		for _, p := range pods {
+			const made = "qtls_hsm_signature_duration_seconds_count"
+			result(x.T, "%s, pod %s since its last reload: %.0f of member a, %.0f of member b", order, p.Name, x.metric(p, made, `member="a"`), x.metric(p, made, `member="b"`))
+		}
+		if s.Failed > 0 || a+b < float64(s.Total) {
+			x.Errorf("%s: %v and %v signatures: %s", order, a, b, s)
+		}
+		return a, b
+	}
+	if _, b := shares(v1alpha1.HSMOrdered); b != 0 {
+		x.Errorf("the second member has made %v signatures while the first was up", b)
+	}
+	x.change(func(p *v1alpha1.HSMPool) { p.Spec.Order = v1alpha1.HSMSpread })
+	if a, b := shares(v1alpha1.HSMSpread); min(a, b) < (a+b)/4 {
+		x.Errorf("the members have made %v and %v signatures, want no less than a quarter each", a, b)
+	}
+	x.change(func(p *v1alpha1.HSMPool) { p.Spec.Order = v1alpha1.HSMOrdered })
+}
+
+// change the pool, and wait until the pods go by it.
+func (x hsmTest) change(f func(*v1alpha1.HSMPool)) {
+	x.Helper()
+	update(x.T, x.pool, f)
+	revision := x.gateway.Status.Revision
+	eventually(x.T, forChange, "the pods go by the changed pool", func(ctx context.Context) (bool, string) {
+		if ok, state := get(ctx, x.gateway); !ok {
+			return false, state
+		}
+		c := condition(x.gateway, v1alpha1.ConditionProgrammed)
+		return x.gateway.Status.Revision != revision && c != nil && c.Status == "True", describe(x.gateway)
+	})
 }
 
 // waitUnfailing waits until no handshake fails any more.
@@ -309,15 +371,7 @@ func (x hsmTest) rotates() {
 func (x hsmTest) slow() {
 	setMembers := func(members ...v1alpha1.HSMMember) {
 		x.Helper()
-		update(x.T, x.pool, func(p *v1alpha1.HSMPool) { p.Spec.Members = members })
-		revision := x.gateway.Status.Revision
-		eventually(x.T, forChange, "the pods use the pool's new members", func(ctx context.Context) (bool, string) {
-			if ok, state := get(ctx, x.gateway); !ok {
-				return false, state
-			}
-			c := condition(x.gateway, v1alpha1.ConditionProgrammed)
-			return x.gateway.Status.Revision != revision && c != nil && c.Status == "True", describe(x.gateway)
-		})
+		x.change(func(p *v1alpha1.HSMPool) { p.Spec.Members = members })
 	}
 	measure := func(what string) {
 		x.Helper()
@@ -399,60 +453,4 @@ func (x hsmTest) wrong() {
 	update(x.T, x.gateway, func(g *v1alpha1.QTLSGateway) { g.Spec.HSMRef.Name = "vault" })
 	waitReady(x.T, x.gateway, forChange)
 	stop()
-}
-
-// A token in software that the operator runs: enough to try it all, and no more.
-func TestSoftToken(t *testing.T) {
-	t.Parallel()
-	n := newNamespace(t)
-	a := n.withIssuer()
-	n.startEcho("echo", 1, "")
-	pool := &v1alpha1.HSMPool{Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{
-		Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Ephemeral: true}},
-	}}}}
-	pool.Name = "dev"
-	g := gateway("dev", https("kept", 443, "kept.example"))
-	g.Spec.HSMRef = &v1alpha1.HSMPoolReference{Name: "dev"}
-	start := time.Now()
-	n.create(pool, inHSM(certificate("kept", dual, "kept.example"), "dev"), g)
-	tells(t, waitCondition(t, pool, v1alpha1.ConditionDevelopment, "True", v1alpha1.ReasonSoftToken, forReady), "not for production", `"soft"`)
-	waitReady(t, pool, forReady)
-	waitReady(t, g, forReady)
-	r := request{address: address(g, 443), name: "kept.example", ca: n.give("ca.pem", a.bundle())}
-	n.waitServed(openssl35, r)
-	result(t, "served with keys of a token in software %.1f s after all was created", time.Since(start).Seconds())
-	n.mustServeDual(r)
-	for _, algorithm := range dual {
-		s := n.tlsSecret("kept", algorithm)
-		public := publicKey(t, s.Data["tls.crt"])
-		for name, data := range n.secrets() {
-			for field, value := range data {
-				for _, key := range privateKeys(value) {
-					if key == public {
-						t.Errorf("Secret %s, %s: the private key of the certificate in Secret %s", name, field, s.Name)
-					}
-				}
-			}
-		}
-	}
-
-	// The daemon ends and is started again: its token is as it was, and HAProxy finds it.
-	pods := n.pods(t.Context(), map[string]string{v1alpha1.LabelHSMPool: "dev"})
-	if len(pods) != 1 {
-		t.Fatalf("%d pods of the token", len(pods))
-	}
-	reloads := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total")
-	if _, err := execIn(t.Context(), n.name, pods[0].Name, "hsmd", nil, "sh", "-c", "kill -TERM 1"); err != nil {
-		t.Logf("the connection to the container ended with it: %v", err)
-	}
-	eventually(t, forReady, "the daemon is started again", func(ctx context.Context) (bool, string) {
-		ok, state := get(ctx, &pods[0])
-		return ok && isReady(&pods[0]) && pods[0].Status.ContainerStatuses[0].RestartCount > 0, state + fmt.Sprintf("%+v", pods[0].Status.ContainerStatuses)
-	})
-	n.waitServed(openssl35, r)
-	n.waitServed(go127, r)
-	if after := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total"); after != reloads {
-		t.Errorf("%v reloads of HAProxy, want none", after-reloads)
-	}
-	waitReady(t, pool, forReady)
 }

@@ -184,11 +184,17 @@ func (v vault) signed(daemon string) float64 {
 	if ok, state := get(v.Context(), pod); !ok {
 		v.Fatal(state)
 	}
-	text, ok := v.scrape(join(pod.Status.PodIP, vaultDaemons[daemon].port+metricsFurther))
+	return v.signatures(pod.Status.PodIP, vaultDaemons[daemon].port+metricsFurther)
+}
+
+// signatures that the hsmd with metrics at an address has made since it started; 0 while it does not answer.
+func (n namespace) signatures(ip string, port int32) float64 {
+	n.Helper()
+	text, ok := n.scrape(join(ip, port))
 	if !ok {
 		return 0
 	}
-	return v.sum(text, "qtls_hsmd_requests_total", `operation="sign"`, `result="ok"`)
+	return n.sum(text, "qtls_hsmd_requests_total", `operation="sign"`, `result="ok"`)
 }
 
 // waitSigning waits until a daemon makes signatures.

@@ -1,0 +1,285 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+)
+
+// Daemons that the operator runs: of tokens in software, and of a library out of an image.
+
+// startKept has a gateway "kept" serve a dual certificate with keys in a new pool.
+func (n namespace) startKept(pool *v1alpha1.HSMPool) (*v1alpha1.QTLSGateway, request) {
+	n.Helper()
+	a := n.withIssuer()
+	n.startEcho("echo", 1, "")
+	g := gateway("kept", https("kept", 443, "kept.example"))
+	g.Spec.HSMRef = &v1alpha1.HSMPoolReference{Name: pool.Name}
+	n.create(pool, inHSM(certificate("kept", dual, "kept.example"), pool.Name), g)
+	return g, request{name: "kept.example", ca: n.give("ca.pem", a.bundle())}
+}
+
+// waitKept waits until the gateway of startKept serves both certificates.
+func (n namespace) waitKept(pool *v1alpha1.HSMPool, g *v1alpha1.QTLSGateway, r request) request {
+	n.Helper()
+	waitReady(n.T, pool, forReady)
+	waitReady(n.T, g, forReady)
+	r.address = address(g, 443)
+	n.waitServed(openssl35, r)
+	n.waitServed(go127, r)
+	return r
+}
+
+// mustHaveNoKeyOf fails the test if a Secret of the cluster has a private key of a PQCCertificate.
+func (n namespace) mustHaveNoKeyOf(certificate string) {
+	n.Helper()
+	all := n.secrets()
+	for _, algorithm := range dual {
+		s := n.tlsSecret(certificate, algorithm)
+		public := publicKey(n.T, s.Data["tls.crt"])
+		for name, data := range all {
+			for field, value := range data {
+				for _, key := range privateKeys(value) {
+					if key == public {
+						n.Errorf("Secret %s, %s: the private key of the certificate in Secret %s", name, field, s.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// daemonPod is that of a member's daemon, once its container runs.
+func (n namespace) daemonPod(pool *v1alpha1.HSMPool, member string) corev1.Pod {
+	n.Helper()
+	var pod corev1.Pod
+	eventually(n.T, forReady, "the daemon of member "+member+" runs", func(ctx context.Context) (bool, string) {
+		for _, pod = range n.pods(ctx, map[string]string{v1alpha1.LabelHSMPool: pool.Name, v1alpha1.LabelHSMMember: member}) {
+			if s := pod.Status.ContainerStatuses; pod.DeletionTimestamp == nil && len(s) == 1 && s[0].State.Running != nil {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%+v", pod.Status)
+	})
+	return pod
+}
+
+// daemonMetrics is the port of a daemon's metrics.
+const daemonMetrics = 7444
+
+// made is how many signatures a member's daemon has made since it started.
+func (n namespace) made(pool *v1alpha1.HSMPool, member string) float64 {
+	n.Helper()
+	return n.signatures(n.daemonPod(pool, member).Status.PodIP, daemonMetrics)
+}
+
+// waitMaking waits until a member's daemon makes signatures.
+func (n namespace) waitMaking(pool *v1alpha1.HSMPool, member string) {
+	n.Helper()
+	before := n.made(pool, member)
+	eventually(n.T, forChange, "member "+member+" signs", func(context.Context) (bool, string) {
+		now := n.made(pool, member)
+		return now >= before+10, fmt.Sprintf("%v signatures, %v before", now, before)
+	})
+}
+
+// A token in software that the operator runs: enough to try it all, and no more.
+func TestSoftToken(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	pool := &v1alpha1.HSMPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "dev"},
+		Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{
+			Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Ephemeral: true}},
+		}}},
+	}
+	start := time.Now()
+	g, r := n.startKept(pool)
+	tells(t, waitCondition(t, pool, v1alpha1.ConditionDevelopment, "True", v1alpha1.ReasonSoftToken, forReady), "not for production", `"soft"`)
+	r = n.waitKept(pool, g, r)
+	result(t, "served with keys of a token in software %.1f s after all was created", time.Since(start).Seconds())
+	n.mustServeDual(r)
+	n.mustHaveNoKeyOf("kept")
+
+	// The daemon ends and is started again: its token is as it was, and HAProxy finds it.
+	pod := n.daemonPod(pool, "soft")
+	reloads := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total")
+	if _, err := execIn(t.Context(), n.name, pod.Name, "hsmd", nil, "sh", "-c", "kill -TERM 1"); err != nil {
+		t.Logf("the connection to the container ended with it: %v", err)
+	}
+	eventually(t, forReady, "the daemon is started again", func(ctx context.Context) (bool, string) {
+		ok, state := get(ctx, &pod)
+		return ok && isReady(&pod) && pod.Status.ContainerStatuses[0].RestartCount > 0, state + fmt.Sprintf("%+v", pod.Status.ContainerStatuses)
+	})
+	n.waitServed(openssl35, r)
+	n.waitServed(go127, r)
+	if after := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total"); after != reloads {
+		t.Errorf("%v reloads of HAProxy, want none", after-reloads)
+	}
+	waitReady(t, pool, forReady)
+}
+
+// Two daemons of one token: it is on a volume that both mount, and either signs when the other's pod is gone.
+func TestSoftTokensShareAToken(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	class := n.sharedVolume()
+	soft := func(name string) v1alpha1.HSMMember {
+		return v1alpha1.HSMMember{Name: name, SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Shared: true, StorageClassName: &class}}}
+	}
+	pool := &v1alpha1.HSMPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "dev"},
+		Spec:       v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{soft("a"), soft("b")}},
+	}
+	g, r := n.startKept(pool)
+	r = n.waitKept(pool, g, r)
+	n.mustHaveNoKeyOf("kept")
+
+	stop := n.both("pods of a shared token are deleted in turn", r)
+	for _, turn := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		gone, other := n.daemonPod(pool, turn[0]), turn[1]
+		remove(t, &gone, client.GracePeriodSeconds(0))
+		n.waitMaking(pool, other)
+		eventually(t, forReady, "another pod of member "+turn[0]+" is ready", func(context.Context) (bool, string) {
+			pod := n.daemonPod(pool, turn[0])
+			return pod.UID != gone.UID && isReady(&pod), fmt.Sprintf("%+v", pod.Status)
+		})
+		result(t, "the pod of member %s was deleted, and member %s signed", turn[0], other)
+		n.waitMaking(pool, "a") // the first that can
+	}
+	total := stop()
+	result(t, "%d connections while the pods of both members were replaced", total)
+	waitReady(t, pool, forReady)
+}
+
+// sharedVolume is a PersistentVolume of the mode ReadWriteMany for the only claim of a class: a folder of a node, which is
+// emptied when the test ends. The cluster need not provide any.
+func (n namespace) sharedVolume() (class string) {
+	n.Helper()
+	const folder, inPod = "/tmp/qtls-", "/shared"
+	class = n.name
+	kind := corev1.HostPathDirectoryOrCreate
+	onNode := corev1.HostPathVolumeSource{Path: folder + n.name, Type: &kind}
+	// Root's, on the node: not for the test's own namespace, where pods are restricted.
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name + "-volume", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "folder"},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(0)),
+			SecurityContext:               &corev1.PodSecurityContext{RunAsUser: new(int64(0))},
+			Volumes:                       []corev1.Volume{{Name: "folder", VolumeSource: corev1.VolumeSource{HostPath: &onNode}}},
+			Containers: []corev1.Container{{
+				Name: "folder", Image: registry + "qtls-client:" + trixie, Command: []string{"sleep", "infinity"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "folder", MountPath: inPod}},
+			}},
+		},
+	}
+	inFolder := func(ctx context.Context, command ...string) {
+		n.Helper()
+		if out, err := execIn(ctx, ns.Name, pod.Name, "folder", nil, command...); err != nil || out.code != 0 {
+			n.Errorf("%v in the folder of the volume: %v %s", command, err, out.stderr)
+		}
+	}
+	for _, o := range []client.Object{ns, pod} {
+		if err := cluster.Create(n.Context(), o); err != nil {
+			n.Fatal(err)
+		}
+	}
+	eventually(n.T, forReady, "the pod with the volume's folder runs", func(ctx context.Context) (bool, string) {
+		ok, state := get(ctx, pod)
+		return ok && isReady(pod), state + string(pod.Status.Phase)
+	})
+	inFolder(n.Context(), "chmod", "0777", inPod) // daemons are not root
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}
+	if ok, state := get(n.Context(), node); !ok {
+		n.Fatal(state)
+	}
+	here := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node.Labels[corev1.LabelHostname]}}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: n.name},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &onNode},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{here}},
+			}}},
+		},
+	}
+	if err := cluster.Create(n.Context(), volume); err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), forReady)
+		defer cancel()
+		inFolder(ctx, "find", inPod, "-mindepth", "1", "-delete")
+		for _, o := range []client.Object{volume, ns} {
+			if err := client.IgnoreNotFound(cluster.Delete(ctx, o)); err != nil {
+				n.Errorf("%T %s: %v", o, o.GetName(), err)
+			}
+		}
+	})
+	return class
+}
+
+// A vendor's library out of an image, with its configuration and PIN: what stands for it is kryoptic, whose token is made
+// where the library's owner would attach one.
+func TestHSMDaemon(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	const module = "/usr/lib/pkcs11/libkryoptic_pkcs11.so"
+	configuration := func(database string) string {
+		return fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"/tmp/%s.sql\"\n", database)
+	}
+	n.create(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "vendor"}, Data: map[string]string{"vendor.conf": configuration("token"), "new.conf": configuration("new")}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vendor-pin"}, StringData: map[string]string{"pin": "a-pin-of-a-test"}},
+	)
+	pool := &v1alpha1.HSMPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "vault"},
+		Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{Name: "card", Daemon: &v1alpha1.HSMDaemon{
+			Module: v1alpha1.HSMModule{
+				Image: image("hsm"), Folder: "/usr/lib/pkcs11", Path: module,
+				Files:       []v1alpha1.HSMModuleFiles{{Folder: "/etc/vendor", ConfigMapRef: &v1alpha1.ConfigMapReference{Name: "vendor"}}},
+				Environment: []v1alpha1.HSMModuleVariable{{Name: "KRYOPTIC_CONF", Value: "/etc/vendor/vendor.conf"}},
+			},
+			Token: "vendor", PINSecretRef: v1alpha1.SecretReference{Name: "vendor-pin"},
+		}}}},
+	}
+	g, r := n.startKept(pool)
+	pod := n.daemonPod(pool, "card")
+	// A token without a PIN is never seen: hsmd would not try its PIN again.
+	script := `umask 077; printf another-pin-of-a-test > /tmp/so-pin && KRYOPTIC_CONF=/etc/vendor/new.conf hsmd init-soft-token --module ` + module +
+		` --label vendor --pin-file /run/secrets/token/pin --so-pin-file /tmp/so-pin && mv /tmp/new.sql /tmp/token.sql`
+	if out, err := execIn(t.Context(), n.name, pod.Name, "hsmd", nil, "sh", "-c", script); err != nil || out.code != 0 {
+		t.Fatalf("the token is not made: %v %s", err, out.stderr)
+	}
+	start := time.Now()
+	r = n.waitKept(pool, g, r)
+	result(t, "served with keys of a library out of an image %.1f s after its token was there", time.Since(start).Seconds())
+	n.mustHaveNoKeyOf("kept")
+	before := n.made(pool, "card")
+	const rounds = 10
+	for range rounds {
+		n.mustServeDual(r)
+	}
+	signed := n.made(pool, "card") - before
+	result(t, "%d handshakes, half of them with ML-DSA-65, half with ECDSA-P256: the daemon signed %.0f times", 2*rounds, signed)
+	if signed < 2*rounds {
+		t.Errorf("%v signatures for %d handshakes", signed, 2*rounds)
+	}
+	if c := condition(pool, v1alpha1.ConditionDevelopment); c != nil {
+		t.Errorf("a pool without a token in software is for development: %+v", c)
+	}
+}
