@@ -133,6 +133,12 @@ const (
 	ReasonPINLocked     = "PINLocked"
 	ReasonPINExpired    = "PINExpired"
 	ReasonTokenNotFound = "TokenNotFound"
+	// ReasonLibraryNotLoaded: a vendor's library cannot be loaded.
+	ReasonLibraryNotLoaded = "LibraryNotLoaded"
+	// ReasonConfigMapNotFound and ReasonVolumeClaimNotFound: what a library's
+	// files name is not there.
+	ReasonConfigMapNotFound   = "ConfigMapNotFound"
+	ReasonVolumeClaimNotFound = "VolumeClaimNotFound"
 	// ReasonDaemonNotReady: the pod of a daemon that the operator runs is not
 	// ready.
 	ReasonDaemonNotReady = "DaemonNotReady"

@@ -69,7 +69,7 @@ const (
 )
 
 // HSMMember is one token.
-// +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.daemon), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is one of remote, daemon and softToken"
+// +kubebuilder:validation:XValidation:rule="[has(self.remote), has(self.daemon), has(self.module), has(self.softToken)].filter(kind, kind).size() == 1",message="a member is one of remote, daemon, module and softToken"
 type HSMMember struct {
 	// name of the member: unique in its pool, a DNS label.
 	// +required
@@ -87,6 +87,11 @@ type HSMMember struct {
 	// that library.
 	// +optional
 	Daemon *HSMDaemon `json:"daemon,omitempty"`
+	// module is a token that a vendor's PKCS #11 library reaches from the pods of
+	// gateways themselves: an HSM in the network. Each pod has the library and
+	// the PIN. The operator runs an hsmd with them for itself.
+	// +optional
+	Module *HSMModuleMember `json:"module,omitempty"`
 	// softToken is a token in software that the operator runs, for development
 	// and tests. Not for production: whoever reads its volume and its PIN has its
 	// keys.
@@ -94,12 +99,9 @@ type HSMMember struct {
 	SoftToken *SoftToken `json:"softToken,omitempty"`
 }
 
-// HSMDaemon is an hsmd with a vendor's library, in a pod of its own.
-// +kubebuilder:validation:XValidation:rule="has(self.token) != has(self.serial)",message="daemon: name the token by either token or serial"
-type HSMDaemon struct {
-	// module is the vendor's library, and what it needs.
-	// +required
-	Module HSMModule `json:"module"`
+// HSMToken is a token of a vendor's library.
+// +kubebuilder:validation:XValidation:rule="has(self.token) != has(self.serial)",message="name the token by either token or serial"
+type HSMToken struct {
 	// token is the token's label.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -113,15 +115,34 @@ type HSMDaemon struct {
 	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
 	Serial string `json:"serial,omitempty"`
 	// pinSecretRef names the Secret with the user's PIN under the key `pin`. A
-	// PIN that the token refuses is not tried again before it changes.
+	// process that was refused a PIN does not try it again before it changes.
 	// +required
 	PINSecretRef SecretReference `json:"pinSecretRef"`
-	// sessions of the token that are open: signatures at a time.
+	// sessions of the token that a process has open: signatures at a time. A
+	// daemon is one process. Of a module each gateway pod is one, two for as long
+	// as HAProxy drains after a reload, and the operator's daemon is another.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Sessions int32 `json:"sessions,omitempty"`
+}
+
+// HSMModuleMember is a vendor's library in the pods of gateways, in HAProxy's
+// own process, and its token. A library that starts threads, or needs others
+// than the C library that it does not find by itself, is one for a daemon.
+// +kubebuilder:validation:XValidation:rule="!has(self.environment) || !self.environment.exists(v, v.name.matches('^(QTLS|HAPROXY|OPENSSL|LD)_'))",message="environment: variables that begin with QTLS_, HAPROXY_, OPENSSL_ or LD_ are about HAProxy itself; a library that needs one is to be a daemon's"
+type HSMModuleMember struct {
+	HSMModule `json:",inline"`
+	HSMToken  `json:",inline"`
+}
+
+// HSMDaemon is an hsmd with a vendor's library, in a pod of its own.
+type HSMDaemon struct {
+	// module is the vendor's library, and what it needs.
+	// +required
+	Module   HSMModule `json:"module"`
+	HSMToken `json:",inline"`
 	// nodeSelector of the pod: where the device is.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
@@ -157,7 +178,7 @@ type HSMModule struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image"`
-	// folder of the image that the daemon sees, under the same path.
+	// folder of the image that the library's container sees, under the same path.
 	// +required
 	Folder HSMModuleFolder `json:"folder"`
 	// path of the library, below folder.
@@ -170,7 +191,8 @@ type HSMModule struct {
 	// 1.35.
 	// +optional
 	Copy bool `json:"copy,omitempty"`
-	// files are mounted for the library: its configuration, certificates.
+	// files are mounted for the library: its configuration, certificates, what it
+	// keeps.
 	// +optional
 	// +listType=map
 	// +listMapKey=folder
@@ -184,15 +206,16 @@ type HSMModule struct {
 	Environment []HSMModuleVariable `json:"environment,omitempty"`
 }
 
-// HSMModuleFolder is a folder of the daemon's container that the vendor's
+// HSMModuleFolder is a folder of the library's container that the vendor's
 // library, or a file of it, has to itself: what the image has there is hidden.
 // +kubebuilder:validation:MaxLength=256
 // +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)+$`
-// +kubebuilder:validation:XValidation:rule="!self.matches('^/(etc(/hosts|/hostname|/resolv[.]conf)?|run(/secrets)?|tmp|usr|var(/lib)?)$|^(/usr)?/lib[0-9]*(/[a-z0-9_]+-linux-[a-z0-9]+)?$|^(/usr)?/s?bin(/|$)|^/(dev|etc/hsmd|proc|run/secrets/hsmd|run/secrets/token|sys|var/run)(/|$)')",message="folder: the daemon needs its own; name one further down or elsewhere, such as /opt/vendor or /etc/vendor"
+// +kubebuilder:validation:XValidation:rule="!self.matches('^/(etc(/hosts|/hostname|/resolv[.]conf)?|run(/secrets)?|tmp|usr|var(/lib)?)$|^(/usr)?/lib[0-9]*(/[a-z0-9_]+-linux-[a-z0-9]+)?$|^(/usr)?/s?bin(/|$)|^/(dev|etc/hsmd|etc/ssl|proc|run/qtls|run/secrets/(hsm|hsmd|token)|sys|usr/lib/(qtls|ssl)|usr/lib/[a-z0-9_]+-linux-[a-z0-9]+/ossl-modules|var/run)(/|$)')",message="folder: the container needs its own; name one further down or elsewhere, such as /opt/vendor or /etc/vendor"
 type HSMModuleFolder string
 
-// HSMModuleFiles are the keys of a Secret or ConfigMap as files in a folder.
-// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.configMapRef)",message="files: name either a Secret or a ConfigMap"
+// HSMModuleFiles are the keys of a Secret or ConfigMap as files in a folder, or
+// a volume.
+// +kubebuilder:validation:XValidation:rule="[has(self.secretRef), has(self.configMapRef), has(self.persistentVolumeClaimRef)].filter(source, source).size() == 1",message="files: name one of a Secret, a ConfigMap and a PersistentVolumeClaim"
 type HSMModuleFiles struct {
 	// folder that the files appear in; of what else is there they see nothing.
 	// +required
@@ -203,6 +226,23 @@ type HSMModuleFiles struct {
 	// configMapRef names a ConfigMap of the pool's namespace.
 	// +optional
 	ConfigMapRef *ConfigMapReference `json:"configMapRef,omitempty"`
+	// persistentVolumeClaimRef names a PersistentVolumeClaim of the pool's
+	// namespace, for libraries that keep keys or state in files, which they may
+	// write: of an nShield the Security World. The claim has to be one that all
+	// the library's pods can have, on their nodes, at a time (ReadWriteMany), and
+	// its files of the group 65532, which a volume's driver may see to.
+	// +optional
+	PersistentVolumeClaimRef *PersistentVolumeClaimReference `json:"persistentVolumeClaimRef,omitempty"`
+}
+
+// PersistentVolumeClaimReference names a PersistentVolumeClaim of the same
+// namespace.
+type PersistentVolumeClaimReference struct {
+	// name of the PersistentVolumeClaim.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // ConfigMapReference names a ConfigMap of the same namespace.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"qtls.dev/qtls/internal/agent"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/version"
@@ -121,6 +122,9 @@ func run(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger)
 		return nil
 	})
 	if err != nil {
+		return err
+	}
+	if o.Libraries, err = dataplane.ParseLibraries(os.Getenv(dataplane.LibrariesEnvironment)); err != nil {
 		return err
 	}
 	// The heap is small and lives long: collecting it more often costs next to

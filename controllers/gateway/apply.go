@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
@@ -39,13 +42,50 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 		}
 		objects = append(objects, resources.DataPlane(g, data))
 	}
-	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g), resources.Deployment(g, r.Settings))
+	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g))
+	deployment, err := r.deployment(ctx, g, in, p)
+	if err != nil {
+		return err
+	}
+	if deployment != nil {
+		objects = append(objects, deployment)
+	}
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// deployment of the gateway's pods, with the libraries of its HSMPool. It is nil
+// where it stays as it is: while the pods' configuration is held, so are the
+// libraries that it signs with, whatever has become of the pool.
+func (r *Reconciler) deployment(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan) (*appsv1.Deployment, error) {
+	d := resources.Deployment(g, r.Settings)
+	if p.Held {
+		existing := &metav1.PartialObjectMetadata{}
+		existing.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+		err := r.Get(ctx, client.ObjectKeyFromObject(d), existing)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("Deployment %s: %w", d.Name, err)
+		}
+		if err == nil && existing.Annotations[resources.AnnotationHSMLibraries] != "" {
+			return nil, nil
+		}
+	}
+	if g.Spec.HSMRef == nil {
+		return d, nil
+	}
+	pool := in.Objects.HSMPools[g.Spec.HSMRef.Name]
+	if pool == nil {
+		return d, nil
+	}
+	libraries, err := hsmpool.InPods(pool)
+	if err != nil {
+		return d, nil // resolve has told it
+	}
+	return resources.WithLibraries(d, pool.Name, libraries, r.Settings), nil
 }
 
 // applyTickets writes what session resumption needs, and takes away what an

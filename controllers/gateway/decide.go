@@ -41,7 +41,9 @@ func (p plan) Secrets() []string {
 		}
 		if r.HSM != nil {
 			for _, m := range r.HSM.Members {
-				names = append(names, m.Secret)
+				if !m.InPod {
+					names = append(names, m.Secret)
+				}
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +75,7 @@ func TestAGatewayFollowsItsHSMPool(t *testing.T) {
 			return nil
 		})
 	}
-	members("[{a a.hsm.example.com:7443 a.hsm.example.com clients 16}]")
+	members("[{a false a.hsm.example.com:7443 a.hsm.example.com clients 16}]")
 	testenv.Eventually(t, func(ctx context.Context) error {
 		role := &rbacv1.Role{}
 		if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, role); err != nil {
@@ -90,5 +91,49 @@ func TestAGatewayFollowsItsHSMPool(t *testing.T) {
 
 	// Another list of members is another revision.
 	change(pool, func() { pool.Spec.Members[0].Remote.ServerName = "hsm.example.com" })
-	members("[{a a.hsm.example.com:7443 hsm.example.com clients 16}]")
+	members("[{a false a.hsm.example.com:7443 hsm.example.com clients 16}]")
+
+	// A library in the pods is another pod, and a part of the revision.
+	pin := v1alpha1.HSMToken{Token: "gw", PINSecretRef: v1alpha1.SecretReference{Name: "pin"}}
+	change(pool, func() {
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: "luna", Module: &v1alpha1.HSMModuleMember{
+			HSMModule: v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/lib.so"}, HSMToken: pin}})
+	})
+	both := "[{a false a.hsm.example.com:7443 hsm.example.com clients 16} {luna true    4}]"
+	members(both)
+	pods := func(image string, replicas int32) {
+		t.Helper()
+		testenv.Eventually(t, func(ctx context.Context) error {
+			d := &appsv1.Deployment{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, d); err != nil {
+				return err
+			}
+			has := ""
+			for _, v := range d.Spec.Template.Spec.Volumes {
+				if v.Image != nil {
+					has += v.Image.Reference
+				}
+			}
+			if has != image || *d.Spec.Replicas != replicas {
+				return fmt.Errorf("%d pods with the library of %q, want %d with that of %q", *d.Spec.Replicas, has, replicas, image)
+			}
+			return nil
+		})
+	}
+	pods("luna:10", 2)
+	change(pool, func() { pool.Spec.Members[1].Module.Image = "luna:11" })
+	pods("luna:11", 2)
+
+	// While its configuration is held, a gateway keeps the library that it signs with.
+	if err := c.Delete(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonHSMPoolNotFound, `there is no HSMPool "vault"`)
+	pods("luna:11", 2)
+	members(both)
+	pool.ResourceVersion, pool.UID = "", ""
+	pool.Spec.Members = pool.Spec.Members[:1]
+	create(t, c, pool)
+	pods("", 2)
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
 }

@@ -176,28 +176,58 @@ func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m 
 	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)); err != nil {
 		return err
 	}
-	if err := r.run(ctx, pool, m, p); err != nil || m.Daemon == nil {
+	if err := r.run(ctx, pool, m, p); err != nil {
 		return err
 	}
-	return r.needed(ctx, pool, m)
-}
-
-// needed says what a pod waits for that the user has to give it.
-func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) error {
-	field := fmt.Sprintf("spec.members[%s].daemon", m.Name)
-	secret := &corev1.Secret{}
-	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: m.Daemon.PINSecretRef.Name}, secret)
-	switch {
-	case apierrors.IsNotFound(err):
-		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s.pinSecretRef: Secret %q is not there in namespace %q; create it with the token's PIN under the key %q",
-			field, m.Daemon.PINSecretRef.Name, pool.Namespace, resources.KeyUserPIN)
-	case err != nil:
-		return fmt.Errorf("Secret %s/%s: %w", pool.Namespace, m.Daemon.PINSecretRef.Name, err)
-	case len(secret.Data[resources.KeyUserPIN]) == 0:
-		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s.pinSecretRef: Secret %q in namespace %q has no key %q; put the token's PIN there",
-			field, secret.Name, pool.Namespace, resources.KeyUserPIN)
+	if l, ok := hsmpool.LibraryOf(m); ok {
+		return r.needed(ctx, pool, l)
 	}
 	return nil
+}
+
+// needed says what a library waits for that the user has to give it: the PIN,
+// and its files.
+func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, l hsmpool.Library) error {
+	pin, field := &corev1.Secret{}, l.Field+".pinSecretRef"
+	there, err := r.there(ctx, pool, pin, l.Token.PINSecretRef.Name)
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s: Secret %q is not there in namespace %q; create it with the token's PIN under the key %q",
+			field, l.Token.PINSecretRef.Name, pool.Namespace, resources.KeyUserPIN)
+	case len(pin.Data[resources.KeyUserPIN]) == 0:
+		return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing, "%s: Secret %q in namespace %q has no key %q; put the token's PIN there",
+			field, pin.Name, pool.Namespace, resources.KeyUserPIN)
+	}
+	for _, f := range l.Module.Files {
+		var o client.Object
+		var name, kind, reason string
+		switch {
+		case f.SecretRef != nil:
+			o, name, kind, reason = &corev1.Secret{}, f.SecretRef.Name, "Secret", v1alpha1.ReasonSecretNotFound
+		case f.ConfigMapRef != nil:
+			o, name, kind, reason = &corev1.ConfigMap{}, f.ConfigMapRef.Name, "ConfigMap", v1alpha1.ReasonConfigMapNotFound
+		default:
+			o, name, kind, reason = &corev1.PersistentVolumeClaim{}, f.PersistentVolumeClaimRef.Name, "PersistentVolumeClaim", v1alpha1.ReasonVolumeClaimNotFound
+		}
+		if there, err := r.there(ctx, pool, o, name); err != nil {
+			return err
+		} else if !there {
+			return conditions.Waiting(Interval, reason, "%s, files of folder %s: %s %q is not there in namespace %q; create it, or name another",
+				l.Field, f.Folder, kind, name, pool.Namespace)
+		}
+	}
+	return nil
+}
+
+// there reads an object of the pool's namespace, if it is there.
+func (r *Reconciler) there(ctx context.Context, pool *v1alpha1.HSMPool, o client.Object, name string) (bool, error) {
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, o)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("%T %s/%s: %w", o, pool.Namespace, name, err)
+	}
+	return err == nil, nil
 }
 
 func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {

@@ -437,9 +437,8 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 	w := newWorld(t)
 	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "prod"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
 		Name: "luna", Daemon: &v1alpha1.HSMDaemon{
-			Module:       v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"},
-			Token:        "gateways",
-			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"},
+			Module:   v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"},
+			HSMToken: v1alpha1.HSMToken{Token: "gateways", PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}},
 		},
 	}}}}
 	w.create(pool)
@@ -467,14 +466,72 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 	}
 }
 
+// The operator has a daemon of its own with a library that gateways have in
+// their pods, and says what both wait for.
+func TestALibraryInThePodsOfGateways(t *testing.T) {
+	w := newWorld(t)
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "prod"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{{
+		Name: "nshield", Module: &v1alpha1.HSMModuleMember{
+			HSMModule: v1alpha1.HSMModule{Image: "nfast:13", Folder: "/opt/nfast", Path: "/opt/nfast/libcknfast.so", Files: []v1alpha1.HSMModuleFiles{
+				{Folder: "/etc/nfast", ConfigMapRef: &v1alpha1.ConfigMapReference{Name: "nfast-config"}},
+				{Folder: "/etc/nfast-tls", SecretRef: &v1alpha1.SecretReference{Name: "nfast-client"}},
+				{Folder: "/srv/kmdata", PersistentVolumeClaimRef: &v1alpha1.PersistentVolumeClaimReference{Name: "world"}},
+			}},
+			HSMToken: v1alpha1.HSMToken{Serial: "42", PINSecretRef: v1alpha1.SecretReference{Name: "card-pin"}},
+		},
+	}}}}
+	w.create(pool)
+	const field = "spec.members[nshield].module"
+	for _, step := range []struct {
+		reason, says string
+		then         client.Object
+	}{
+		{v1alpha1.ReasonPINMissing, field + `.pinSecretRef: Secret "card-pin" is not there`,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "card-pin"}, Data: map[string][]byte{"pin": []byte("1234")}}},
+		{v1alpha1.ReasonConfigMapNotFound, field + `, files of folder /etc/nfast: ConfigMap "nfast-config" is not there`,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "nfast-config"}}},
+		{v1alpha1.ReasonSecretNotFound, field + `, files of folder /etc/nfast-tls: Secret "nfast-client" is not there`,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "nfast-client"}}},
+		{v1alpha1.ReasonVolumeClaimNotFound, field + `, files of folder /srv/kmdata: PersistentVolumeClaim "world" is not there`,
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "world"}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}}}},
+	} {
+		w.is(pool, v1alpha1.ConditionReady, "False", step.reason, step.says)
+		step.then.SetNamespace(w.namespace)
+		if err := w.Create(t.Context(), step.then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "prod-nshield-hsmd")
+	set := &appsv1.StatefulSet{}
+	if err := w.get("prod-nshield-hsmd", set); err != nil {
+		t.Fatal(err)
+	}
+	mounts := set.Spec.Template.Spec.Containers[0].VolumeMounts
+	if i := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/srv/kmdata" }); i < 0 || mounts[i].ReadOnly {
+		t.Errorf("the library's state: %+v", mounts)
+	}
+}
+
 func TestWhatMembersMayNotBe(t *testing.T) {
 	c := testenv.Client(t)
 	w := world{t, c, testenv.Namespace(t, c)}
 	daemon := func(change func(*v1alpha1.HSMDaemon)) v1alpha1.HSMMember {
-		d := &v1alpha1.HSMDaemon{Module: v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"}, Token: "gateways",
-			PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}}
+		d := &v1alpha1.HSMDaemon{Module: v1alpha1.HSMModule{Image: "luna:10", Folder: "/opt/luna", Path: "/opt/luna/libCryptoki2.so"},
+			HSMToken: v1alpha1.HSMToken{Token: "gateways", PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}}}
 		change(d)
 		return v1alpha1.HSMMember{Name: "luna", Daemon: d}
+	}
+	module := func(change func(*v1alpha1.HSMModuleMember)) v1alpha1.HSMMember {
+		d := daemon(func(*v1alpha1.HSMDaemon) {}).Daemon
+		m := &v1alpha1.HSMModuleMember{HSMModule: d.Module, HSMToken: d.HSMToken}
+		change(m)
+		return v1alpha1.HSMMember{Name: "luna", Module: m}
+	}
+	variable := func(name string) v1alpha1.HSMMember {
+		return module(func(m *v1alpha1.HSMModuleMember) {
+			m.Environment = []v1alpha1.HSMModuleVariable{{Name: name, Value: "/x"}}
+		})
 	}
 	soft := func(storage v1alpha1.SoftTokenStorage) v1alpha1.HSMMember {
 		return v1alpha1.HSMMember{Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: storage}}
@@ -484,8 +541,8 @@ func TestWhatMembersMayNotBe(t *testing.T) {
 		member v1alpha1.HSMMember
 		says   string
 	}{
-		"nothing":                       {"dev", v1alpha1.HSMMember{Name: "none"}, "a member is one of remote, daemon and softToken"},
-		"two things":                    {"dev", v1alpha1.HSMMember{Name: "both", SoftToken: &v1alpha1.SoftToken{}, Daemon: daemon(func(*v1alpha1.HSMDaemon) {}).Daemon}, "a member is one of remote, daemon and softToken"},
+		"nothing":                       {"dev", v1alpha1.HSMMember{Name: "none"}, "a member is one of remote, daemon, module and softToken"},
+		"two things":                    {"dev", v1alpha1.HSMMember{Name: "both", SoftToken: &v1alpha1.SoftToken{}, Daemon: daemon(func(*v1alpha1.HSMDaemon) {}).Daemon}, "a member is one of remote, daemon, module and softToken"},
 		"a pool that no Service may be": {"1dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
 		"another one":                   {"a.dev", soft(v1alpha1.SoftTokenStorage{}), "a Service is named after it"},
 		"ephemeral, and shared":         {"dev", soft(v1alpha1.SoftTokenStorage{Ephemeral: true, Shared: true}), "ephemeral storage"},
@@ -493,9 +550,16 @@ func TestWhatMembersMayNotBe(t *testing.T) {
 		"label and serial number":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Serial = "1" }), "either token or serial"},
 		"no token":                      {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "" }), "either token or serial"},
 		"a library elsewhere":           {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Path = "/opt/other/lib.so" }), "path is a file below folder"},
-		"a folder that is needed":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Folder, d.Module.Path = "/usr", "/usr/lib/x.so" }), "the daemon needs its own"},
-		"a line break in a label":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "a\nmodule = /x" }), "spec.members[0].daemon.token"},
-		"files of nothing":              {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Files = []v1alpha1.HSMModuleFiles{{Folder: "/etc/luna"}} }), "either a Secret or a ConfigMap"},
+		"a folder that is needed":       {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Folder, d.Module.Path = "/usr", "/usr/lib/x.so" }), "the container needs its own"},
+		"a folder of HAProxy's":         {"dev", module(func(m *v1alpha1.HSMModuleMember) { m.Folder, m.Path = "/run/qtls/x", "/run/qtls/x/x.so" }), "the container needs its own"},
+		"OpenSSL's configuration":       {"dev", variable("OPENSSL_CONF"), "about HAProxy itself"},
+		"the loader's":                  {"dev", variable("LD_PRELOAD"), "about HAProxy itself"},
+		"a library without a token":     {"dev", module(func(m *v1alpha1.HSMModuleMember) { m.Token = "" }), "either token or serial"},
+		"two sources of files": {"dev", module(func(m *v1alpha1.HSMModuleMember) {
+			m.Files = []v1alpha1.HSMModuleFiles{{Folder: "/etc/luna", SecretRef: &v1alpha1.SecretReference{Name: "a"}, ConfigMapRef: &v1alpha1.ConfigMapReference{Name: "a"}}}
+		}), "one of a Secret, a ConfigMap and a PersistentVolumeClaim"},
+		"a line break in a label": {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Token = "a\nmodule = /x" }), "spec.members[0].daemon.token"},
+		"files of nothing":        {"dev", daemon(func(d *v1alpha1.HSMDaemon) { d.Module.Files = []v1alpha1.HSMModuleFiles{{Folder: "/etc/luna"}} }), "one of a Secret, a ConfigMap and a PersistentVolumeClaim"},
 	} {
 		pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: tc.pool}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{tc.member}}}
 		if err := w.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.says) {
@@ -503,7 +567,7 @@ func TestWhatMembersMayNotBe(t *testing.T) {
 		}
 	}
 	for name, m := range map[string]v1alpha1.HSMMember{
-		"label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true}),
+		"library": variable("ChrystokiConfigurationPath"), "label": daemon(func(*v1alpha1.HSMDaemon) {}), "serial": daemon(func(d *v1alpha1.HSMDaemon) { d.Token, d.Serial = "", "A 1" }), "shared": soft(v1alpha1.SoftTokenStorage{Shared: true}),
 	} {
 		w.create(&v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{m}}})
 	}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/hsmpool"
 )
 
 // secretIndex finds the pools that name a Secret.
@@ -50,11 +51,18 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func secretNames(o client.Object) []string {
 	var names []string
 	for _, m := range o.(*v1alpha1.HSMPool).Spec.Members {
-		switch {
-		case m.Remote != nil:
+		if m.Remote != nil {
 			names = append(names, m.Remote.TLSSecretRef.Name)
-		case m.Daemon != nil:
-			names = append(names, m.Daemon.PINSecretRef.Name)
+		}
+		l, ok := hsmpool.LibraryOf(m)
+		if !ok {
+			continue
+		}
+		names = append(names, l.Token.PINSecretRef.Name)
+		for _, f := range l.Module.Files {
+			if f.SecretRef != nil {
+				names = append(names, f.SecretRef.Name)
+			}
 		}
 	}
 	return names

@@ -31,6 +31,8 @@ type Options struct {
 	RunDir string
 	// HAProxy is the program that checks configurations.
 	HAProxy string
+	// Libraries that HAProxy's container has.
+	Libraries dataplane.Libraries
 	// Objects is where the ConfigMap and the Secrets come from.
 	Objects Objects
 	// OpenStore of ticket keys; nil: as package ticketstore does.
@@ -110,7 +112,7 @@ func New(o Options) *Agent {
 	}
 	return &Agent{
 		Options:        o,
-		trees:          trees{o.RunDir},
+		trees:          trees{o.RunDir, o.Libraries},
 		master:         masterIn(o.RunDir),
 		status:         newStatusBoard(o.Pod),
 		health:         &healthBoard{},

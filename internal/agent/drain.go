@@ -28,7 +28,7 @@ func Drain(ctx context.Context, delay time.Duration, runDir string, master int, 
 	if err := sleep(ctx, delay); err != nil {
 		return err
 	}
-	hold, err := holdWorker(ctx, trees{runDir})
+	hold, err := holdWorker(ctx, trees{dir: runDir})
 	if err != nil {
 		log.Warn("no worker answers; its master is told to end all the same", "error", err)
 	} else {

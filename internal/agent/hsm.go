@@ -142,9 +142,15 @@ func withKeyOf(next *certificate, name string, in observed, me own) state {
 	return s
 }
 
+// missingLibrary is what a member has whose library came into the HSMPool after
+// this pod: it is down until the pod is replaced, which is under way.
+func missingLibrary(member string) dataplane.Library {
+	return dataplane.Library{Module: haproxy.RunDir + "/" + hsmDir + "/the-pod-is-older-than-the-library-of-" + member, Token: "none"}
+}
+
 // pkcs11Config is the module's configuration, with the keys in files of the
 // names that keyFile tells.
-func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string, keyFile func(hsmKey) string) string {
+func pkcs11Config(h dataplane.HSM, keys []hsmKey, libraries dataplane.Libraries, credentialsDir, status string, keyFile func(hsmKey) string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("# Written by qtls-agent.")
@@ -159,11 +165,25 @@ func pkcs11Config(h dataplane.HSM, keys []hsmKey, credentialsDir, status string,
 	line("descriptors = %d", haproxy.MostDescriptors)
 	for _, m := range h.Members {
 		line("\n[member %s]", m.Name)
-		line("address = %s", m.Address)
-		line("server-name = %s", m.ServerName)
-		line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
-		line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
-		line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+		if m.InPod {
+			l, ok := libraries[m.Name]
+			if !ok {
+				l = missingLibrary(m.Name)
+			}
+			line("module = %s", l.Module)
+			if l.Token != "" {
+				line("token = %s", l.Token)
+			} else {
+				line("serial = %s", l.Serial)
+			}
+			line("pin-file = %s", haproxy.PINFile(m.Name))
+		} else {
+			line("address = %s", m.Address)
+			line("server-name = %s", m.ServerName)
+			line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
+			line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
+			line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+		}
 		line("sessions = %d", m.Sessions)
 		line("timeout = %dms", h.TimeoutMilliseconds)
 	}
@@ -196,7 +216,7 @@ func (t trees) writeHSM(tr *tree, more ...*certificate) error {
 	if err := os.MkdirAll(status, 0o700); err != nil {
 		return err
 	}
-	return writeFile(t.path(tr.Name, haproxy.PKCS11File), []byte(pkcs11Config(*tr.Revision.HSM, keys, t.credentials(), status, keyFile)))
+	return writeFile(t.path(tr.Name, haproxy.PKCS11File), []byte(pkcs11Config(*tr.Revision.HSM, keys, t.libraries, t.credentials(), status, keyFile)))
 }
 
 // hsmStatusDir is where processes say how the members are: of each tree its
@@ -214,7 +234,9 @@ func memberSecrets(in observed, me own) []string {
 	add := func(r dataplane.Revision) {
 		if r.HSM != nil {
 			for _, m := range r.HSM.Members {
-				names = append(names, m.Secret)
+				if !m.InPod {
+					names = append(names, m.Secret)
+				}
 			}
 		}
 	}
@@ -301,7 +323,7 @@ func decideCredentials(in observed, me own) action {
 func credentialsAwaited(in observed, r dataplane.Revision) bool {
 	return r.HSM != nil && slices.ContainsFunc(r.HSM.Members, func(m dataplane.HSMMember) bool {
 		_, known := in.credentials[m.Secret]
-		return !known
+		return !known && !m.InPod
 	})
 }
 

@@ -70,7 +70,7 @@ func TestALabelThatCannotStandInTheModulesConfiguration(t *testing.T) {
 // certificates; one that is about to come is among them before HAProxy hears of
 // it.
 func TestATreeConfiguresTheModule(t *testing.T) {
-	in := trees{t.TempDir()}
+	in := trees{dir: t.TempDir()}
 	parse := func(label string) *certificate {
 		c, err := parseCertificate(referring(t, "web", label))
 		if err != nil {
@@ -144,6 +144,70 @@ timeout = 2000ms
 	holds(strings.Replace(want, "order = ordered", "order = spread", 1) + key(now))
 }
 
+// The library and the token are the pod's own; the revision says that there is
+// such a member.
+func TestATreeConfiguresLibrariesInThePod(t *testing.T) {
+	c, err := parseCertificate(referring(t, "web", "web-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision := dataplane.Revision{HSM: &dataplane.HSM{Pool: "vault", TimeoutMilliseconds: 2000, Members: []dataplane.HSMMember{
+		{Name: "a", InPod: true, Sessions: 4}, {Name: "b", InPod: true, Sessions: 16}}}}
+	for name, test := range map[string]struct {
+		libraries dataplane.Libraries
+		want      string
+	}{
+		"by label and by serial number": {dataplane.Libraries{"a": {Module: "/opt/luna/lib.so", Token: "gw 1"}, "b": {Module: "/opt/luna/lib.so", Serial: "42"}}, `
+[member a]
+module = /opt/luna/lib.so
+token = gw 1
+pin-file = /run/secrets/hsm/a/pin
+sessions = 4
+timeout = 2000ms
+
+[member b]
+module = /opt/luna/lib.so
+serial = 42
+pin-file = /run/secrets/hsm/b/pin
+sessions = 16
+timeout = 2000ms
+`},
+		"the pool has a library that the pod has not": {dataplane.Libraries{"b": {Module: "/opt/luna/lib.so", Token: "gw"}}, `
+[member a]
+module = /run/qtls/hsm/the-pod-is-older-than-the-library-of-a
+token = none
+pin-file = /run/secrets/hsm/a/pin
+sessions = 4
+timeout = 2000ms
+
+[member b]
+module = /opt/luna/lib.so
+token = gw
+pin-file = /run/secrets/hsm/b/pin
+sessions = 16
+timeout = 2000ms
+`},
+	} {
+		in := trees{t.TempDir(), test.libraries}
+		tr, err := in.write(revision, state{Target: dataplane.Target{Revision: "r"}, Certificates: map[string]*certificate{"web": c}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(in.path(tr.Name, haproxy.PKCS11File))
+		_, members, _ := strings.Cut(string(content), "descriptors = 40000\n")
+		members, _, _ = strings.Cut(members, "\n[key ")
+		if err != nil || members != test.want {
+			t.Errorf("%s: %v; got\n%s\nwant\n%s", name, err, members, test.want)
+		}
+	}
+	if secrets := memberSecrets(observed{published: want(revision, 1, here)}, own{}); len(secrets) > 0 {
+		t.Errorf("the agent reads the Secrets %q", secrets)
+	}
+	if credentialsAwaited(observed{}, revision) {
+		t.Error("credentials are waited for")
+	}
+}
+
 // HAProxy ends at its start if a certificate is not of the key that the module
 // has under its label.
 func TestARefusedCertificateLeavesNoKey(t *testing.T) {
@@ -210,6 +274,7 @@ func TestWhatCannotStandInTheModulesConfigurationIsNoRevision(t *testing.T) {
 		"a server name":             func(h *dataplane.HSM) { h.Members[0].ServerName = "a b" },
 		"no sessions":               func(h *dataplane.HSM) { h.Members[0].Sessions = 0 },
 		"too many sessions":         func(h *dataplane.HSM) { h.Members[0].Sessions = 65 },
+		"an address of a library":   func(h *dataplane.HSM) { h.Members[0].InPod = true },
 		"a Secret above the folder": func(h *dataplane.HSM) { h.Members[0].Secret = "../x" },
 	} {
 		h := vaultHSM()
@@ -220,9 +285,12 @@ func TestWhatCannotStandInTheModulesConfigurationIsNoRevision(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r := dataplane.Revision{HSM: vaultHSM()}
-	if _, err := parsePublished(publish(r).data(t), "web-1"); err != nil {
-		t.Error(err)
+	inPod := vaultHSM()
+	inPod.Members[0] = dataplane.HSMMember{Name: "a", InPod: true, Sessions: 4}
+	for _, h := range []*dataplane.HSM{vaultHSM(), inPod} {
+		if _, err := parsePublished(publish(dataplane.Revision{HSM: h}).data(t), "web-1"); err != nil {
+			t.Error(err)
+		}
 	}
 	for _, file := range []string{"hsm/status/1.json", haproxy.PKCS11File} {
 		r := dataplane.Revision{Files: map[string]string{file: ""}}

@@ -128,7 +128,11 @@ func checkHSM(h *dataplane.HSM) error {
 		return fmt.Errorf("the HSMPool of the revision is %.100q, with a time-out of %d ms and %d members: want the name of a Kubernetes object, 1 ms or more, and members", h.Pool, h.TimeoutMilliseconds, len(h.Members))
 	}
 	for _, m := range h.Members {
-		if !fileName.MatchString(m.Name) || !fileName.MatchString(m.Secret) || !memberAddress.MatchString(m.Address) || !memberName.MatchString(m.ServerName) {
+		if m.InPod {
+			if !fileName.MatchString(m.Name) || m.Address+m.ServerName+m.Secret != "" {
+				return fmt.Errorf("member %.100q of HSMPool %q has its library in the pod, and the address %.100q, the server name %.100q and the Secret %.100q, which cannot be", m.Name, h.Pool, m.Address, m.ServerName, m.Secret)
+			}
+		} else if !fileName.MatchString(m.Name) || !fileName.MatchString(m.Secret) || !memberAddress.MatchString(m.Address) || !memberName.MatchString(m.ServerName) {
 			return fmt.Errorf("member %.100q of HSMPool %q has the address %.100q, the server name %.100q and the Secret %.100q, which cannot be", m.Name, h.Pool, m.Address, m.ServerName, m.Secret)
 		}
 		if m.Sessions < 1 || m.Sessions > v1alpha1.MostHSMSessions {

@@ -319,7 +319,7 @@ func TestAReloadThatFailsIsMadeGood(t *testing.T) {
 	time.Sleep(time.Second)
 	load.end(t, "after a reload that failed")
 	w.eventually("one tree is left", func() error {
-		if names, err := (trees{w.dir + "/run"}).names(); err != nil || len(names) != 1 {
+		if names, err := (trees{dir: w.dir + "/run"}).names(); err != nil || len(names) != 1 {
 			return fmt.Errorf("trees: %v, %w", names, err)
 		}
 		return nil
@@ -507,7 +507,7 @@ func TestAnAgentFinishesWhatAnEarlierOneBegan(t *testing.T) {
 	w.runs(w.assignment.Stable)
 	w.kill(w.agent)
 	// A tree that is current but not loaded: the agent ended between the two.
-	trees := trees{w.dir + "/run"}
+	trees := trees{dir: w.dir + "/run"}
 	name, err := trees.current()
 	if err != nil {
 		t.Fatal(err)

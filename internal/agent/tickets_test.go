@@ -333,7 +333,7 @@ func TestTicketStatus(t *testing.T) {
 }
 
 func TestATreeKeepsItsTicketKeys(t *testing.T) {
-	trees := trees{t.TempDir()}
+	trees := trees{dir: t.TempDir()}
 	revision := resuming(firstRevision, testRing)
 	s := testState(revision)
 	s.Tickets = &ticketKeys{ID: testRing, Ring: epoch5, Floor: 2, Cleared: 2, Until: time.Hour, Since: time.Minute}

@@ -58,7 +58,11 @@ func (s state) clone() state {
 }
 
 // trees is the folder that HAProxy and the agent share.
-type trees struct{ dir string }
+type trees struct {
+	dir string
+	// libraries that HAProxy's container has.
+	libraries dataplane.Libraries
+}
 
 func (t trees) path(tree string, file ...string) string {
 	return filepath.Join(append([]string{t.dir, treesDir, tree}, file...)...)

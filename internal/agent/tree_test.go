@@ -21,7 +21,7 @@ func testState(revision dataplane.Revision) state {
 }
 
 func TestATreeReadsBackAsItWasWritten(t *testing.T) {
-	trees := trees{t.TempDir()}
+	trees := trees{dir: t.TempDir()}
 	revision := firstRevision
 	revision.Files = map[string]string{"lists/web.list": "certs/pq.pem\n"}
 	written, err := trees.write(revision, testState(revision))
@@ -66,7 +66,7 @@ func TestATreeReadsBackAsItWasWritten(t *testing.T) {
 }
 
 func TestACertificateOnDiskCountsMoreThanTheState(t *testing.T) {
-	trees := trees{t.TempDir()}
+	trees := trees{dir: t.TempDir()}
 	written, err := trees.write(firstRevision, testState(firstRevision))
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestACertificateOnDiskCountsMoreThanTheState(t *testing.T) {
 }
 
 func TestTreesFollowEachOther(t *testing.T) {
-	trees := trees{t.TempDir()}
+	trees := trees{dir: t.TempDir()}
 	if name, err := trees.current(); name != "" || err != nil {
 		t.Errorf("current is %q, %v", name, err)
 	}
@@ -119,7 +119,7 @@ func TestTreesFollowEachOther(t *testing.T) {
 }
 
 func TestATreeThatCannotBeWrittenLeavesNothing(t *testing.T) {
-	trees := trees{t.TempDir()}
+	trees := trees{dir: t.TempDir()}
 	broken := firstRevision
 	broken.Files = map[string]string{"a": "", "a/b": ""}
 	if _, err := trees.write(broken, testState(broken)); err == nil {

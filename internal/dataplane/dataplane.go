@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -71,9 +72,12 @@ type HSM struct {
 	Members []HSMMember `json:"members"`
 }
 
-// HSMMember is a token behind an hsmd.
+// HSMMember is a token: behind an hsmd, or of a library in the pod.
 type HSMMember struct {
 	Name string `json:"name"`
+	// InPod says that the pod has its library (Libraries), and so that it has no
+	// address and no Secret.
+	InPod bool `json:"inPod,omitempty"`
 	// Address is host:port, and ServerName what the daemon's certificate is
 	// checked for.
 	Address    string `json:"address"`
@@ -83,6 +87,42 @@ type HSMMember struct {
 	// Sessions are how many signatures HAProxy asks it for at a time, 1 to
 	// v1alpha1.MostHSMSessions; each is a connection.
 	Sessions int32 `json:"sessions"`
+}
+
+// LibrariesEnvironment is the variable of the agent that has the pod's
+// Libraries. They are the pod's, and not a revision's: another library is another
+// pod, and one that runs goes on with what it has.
+const LibrariesEnvironment = "QTLS_HSM_LIBRARIES"
+
+// Libraries of vendors in a pod, by the member of the HSMPool whose token they
+// reach.
+type Libraries map[string]Library
+
+// Library is a vendor's PKCS #11 library, and a token of it.
+type Library struct {
+	// Module is its path in HAProxy's container.
+	Module string `json:"module"`
+	// Token is the token's label; Serial, where that is empty, its serial number.
+	Token  string `json:"token,omitempty"`
+	Serial string `json:"serial,omitempty"`
+}
+
+// ParseLibraries reads LibrariesEnvironment; "" are none.
+func ParseLibraries(text string) (Libraries, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var all Libraries
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", LibrariesEnvironment, err)
+	}
+	for member, l := range all {
+		unprintable := func(r rune) bool { return r < ' ' || r > '~' }
+		if !strings.HasPrefix(l.Module, "/") || (l.Token == "") == (l.Serial == "") || strings.ContainsFunc(member+l.Module+l.Token+l.Serial, unprintable) {
+			return nil, fmt.Errorf("%s: member %q has the library %+v: want an absolute path, and a token's label or serial number, of printable characters", LibrariesEnvironment, member, l)
+		}
+	}
+	return all, nil
 }
 
 // Tickets says which keys session tickets are encrypted with.

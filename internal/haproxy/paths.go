@@ -42,6 +42,10 @@ const (
 	PKCS11Environment = "QTLS_PKCS11_CONFIG"
 )
 
+// PINFile is where, in HAProxy's container alone, the PIN of a member of an
+// HSMPool lies whose library is in the pod.
+func PINFile(member string) string { return "/run/secrets/hsm/" + member + "/pin" }
+
 // MostDescriptors are the file descriptors that HAProxy takes at most.
 const MostDescriptors = 40000
 

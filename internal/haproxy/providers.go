@@ -41,6 +41,6 @@ func (r *renderer) providers() {
 	r.revision.HSM = &dataplane.HSM{Pool: r.label(h.Pool), TimeoutMilliseconds: h.Timeout.Milliseconds(), Spread: h.Spread}
 	for _, m := range h.Members {
 		r.revision.HSM.Members = append(r.revision.HSM.Members, dataplane.HSMMember{
-			Name: m.Name, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})
+			Name: m.Name, InPod: m.InPod, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})
 	}
 }

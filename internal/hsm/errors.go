@@ -166,6 +166,7 @@ var (
 	TokenNotRecognized    = named("CKR_TOKEN_NOT_RECOGNIZED")
 	UserPINNotInitialized = named("CKR_USER_PIN_NOT_INITIALIZED")
 	ActionProhibited      = named("CKR_ACTION_PROHIBITED")
+	LibraryLoadFailed     = named("CKR_LIBRARY_LOAD_FAILED")
 )
 
 // named panics if the table has no such name.

@@ -1,6 +1,7 @@
 package hsmpool
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -26,6 +27,9 @@ type ForGateways struct {
 // GatewayMember is a member as gateway pods reach it.
 type GatewayMember struct {
 	Name string
+	// InPod says that the pod has the member's library, and its PIN. What follows
+	// but Sessions is then empty.
+	InPod bool
 	// Address of its hsmd, host:port, and the name that its certificate is
 	// checked for.
 	Address, ServerName string
@@ -40,11 +44,22 @@ type GatewayMember struct {
 // a time. Each is a connection of a pod's.
 const gatewaySessions = 16
 
+// librarySessions of a token that a process has open, where the member does not
+// say: the default of the API.
+const librarySessions = 4
+
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
 // pure. The error is a *conditions.Problem.
 func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 	f := ForGateways{Timeout: Timeout(pool), Spread: pool.Spec.Order == v1alpha1.HSMSpread}
+	if _, err := InPods(pool); err != nil {
+		return ForGateways{}, err
+	}
 	for _, m := range pool.Spec.Members {
+		if m.Module != nil {
+			f.Members = append(f.Members, GatewayMember{Name: m.Name, InPod: true, Sessions: cmp.Or(m.Module.Sessions, librarySessions)})
+			continue
+		}
 		d := daemonOf(pool, m)
 		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name), Sessions: gatewaySessions}
 		if m.Daemon != nil && m.Daemon.Sessions > 0 {

@@ -16,7 +16,7 @@ func TestHowGatewaysReachMembers(t *testing.T) {
 	pool := &v1alpha1.HSMPool{}
 	pool.Namespace, pool.Name = "shop", "dev"
 	remote := &v1alpha1.RemoteHSM{Address: "hsm.example.com:7443", GatewayTLSSecretRef: &v1alpha1.SecretReference{Name: "hsm-gateways"}}
-	pool.Spec.Members = []v1alpha1.HSMMember{{Name: "card", Remote: remote}, {Name: "soft", SoftToken: &v1alpha1.SoftToken{}}, {Name: "luna", Daemon: &v1alpha1.HSMDaemon{Sessions: 40}}}
+	pool.Spec.Members = []v1alpha1.HSMMember{{Name: "card", Remote: remote}, {Name: "soft", SoftToken: &v1alpha1.SoftToken{}}, {Name: "luna", Daemon: &v1alpha1.HSMDaemon{HSMToken: v1alpha1.HSMToken{Sessions: 40}}}}
 	got, err := GatewayMembers(pool)
 	want := []GatewayMember{
 		{Name: "card", Address: "hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "hsm-gateways", Sessions: 16},

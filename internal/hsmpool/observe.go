@@ -89,6 +89,8 @@ func tokenDown(status hsm.Status) (reason, remedy string) {
 		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into the daemon's pin-file"
 	case hsm.TokenNotPresent, hsm.TokenNotRecognized:
 		return v1alpha1.ReasonTokenNotFound, "attach the token, or name it as it is in the daemon's configuration (token or serial)"
+	case hsm.LibraryLoadFailed:
+		return v1alpha1.ReasonLibraryNotLoaded, "name in the daemon's configuration (module; of a member with a library its path) a PKCS #11 library that is there, with all that it needs"
 	}
 	if strings.Contains(status.LastError, "pin-file ") {
 		return v1alpha1.ReasonPINMissing, "put the token's PIN into the daemon's pin-file"

@@ -143,9 +143,12 @@ type HSM struct {
 	Members []HSMMember
 }
 
-// HSMMember is a token behind an hsmd.
+// HSMMember is a token: behind an hsmd, or of a library in the gateway's pods.
 type HSMMember struct {
 	Name string
+	// InPod says that the pods have its library: they need no address, and no
+	// Secret.
+	InPod bool
 	// Address of the daemon, host:port, and the name that its certificate is
 	// checked for.
 	Address, ServerName string

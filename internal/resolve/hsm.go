@@ -39,7 +39,7 @@ func (r *resolver) hsmPool() {
 	}
 	r.hsm = &model.HSM{Pool: ref.Name, Timeout: members.Timeout, Spread: members.Spread}
 	for _, m := range members.Members {
-		r.hsm.Members = append(r.hsm.Members, model.HSMMember{Name: m.Name, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})
+		r.hsm.Members = append(r.hsm.Members, model.HSMMember{Name: m.Name, InPod: m.InPod, Address: m.Address, ServerName: m.ServerName, Secret: m.Secret, Sessions: m.Sessions})
 	}
 }
 

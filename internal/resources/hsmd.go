@@ -34,7 +34,6 @@ const (
 	hsmdTLSDir    = "/run/secrets/hsmd"
 	hsmdPINDir    = "/run/secrets/token"
 	hsmdDataDir   = "/var/lib/token"
-	hsmdCopyDir   = "/copy"
 
 	hsmdConfigFile     = "hsmd.conf"
 	kryopticConfigFile = "kryoptic.conf"
@@ -171,7 +170,9 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 		fmt.Sprintf("timeout = %dms", hsmpool.Timeout(pool).Milliseconds()),
 	)...)
 	section("client "+HsmdOperator, "keys = *", "may = status, find, sign, generate, retire")
-	section("client "+HsmdGateways, "keys = *", "may = status, find, sign")
+	if m.Module == nil { // gateways have the library themselves
+		section("client "+HsmdGateways, "keys = *", "may = status, find, sign")
+	}
 	files := map[string]string{hsmdConfigFile: b.String()}
 	if m.SoftToken != nil {
 		files[kryopticConfigFile] = fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"%s/token.sql\"\n", hsmdDataDir)
@@ -185,14 +186,15 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 
 // tokenLines say which token of which library.
 func tokenLines(m v1alpha1.HSMMember) []string {
-	d := m.Daemon
-	switch {
-	case d == nil:
+	l, ok := hsmpool.LibraryOf(m)
+	if !ok {
 		return []string{"module = " + kryopticModule, "token = " + softTokenLabel(m)}
-	case d.Serial != "":
-		return []string{"module = " + d.Module.Path, "serial = " + d.Serial, fmt.Sprintf("sessions = %d", cmp.Or(d.Sessions, 4))}
 	}
-	return []string{"module = " + d.Module.Path, "token = " + d.Token, fmt.Sprintf("sessions = %d", cmp.Or(d.Sessions, 4))}
+	token := "token = " + l.Token.Token
+	if l.Token.Serial != "" {
+		token = "serial = " + l.Token.Serial
+	}
+	return []string{"module = " + l.Module.Path, token, fmt.Sprintf("sessions = %d", cmp.Or(l.Token.Sessions, 4))}
 }
 
 // softTokenLabel is the label of a token in software.
@@ -203,12 +205,20 @@ func softTokenLabel(m v1alpha1.HSMMember) string {
 	return m.Name
 }
 
-// HsmdNetworkPolicy lets the operator and the pods of the namespace's gateways
-// in, and anybody who scrapes metrics. Nothing gets out of a token in software;
+// HsmdNetworkPolicy lets the operator and, unless they have the library
+// themselves, the pods of the namespace's gateways in, and anybody who scrapes metrics. Nothing gets out of a token in software;
 // a vendor's library may have to reach its HSM.
 func HsmdNetworkPolicy(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) *networkingv1.NetworkPolicy {
 	port := func(name string) []networkingv1.NetworkPolicyPort {
 		return []networkingv1.NetworkPolicyPort{{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromString(name))}}
+	}
+	clients := []networkingv1.NetworkPolicyPeer{{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.OperatorNamespace}},
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": "operator"}},
+	}}
+	if m.Module == nil {
+		gateways := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "qtls-gateway"}}}
+		clients = append([]networkingv1.NetworkPolicyPeer{gateways}, clients...)
 	}
 	directions := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
 	if m.SoftToken != nil {
@@ -221,16 +231,7 @@ func HsmdNetworkPolicy(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings)
 			PodSelector: metav1.LabelSelector{MatchLabels: HsmdSelector(pool.Name, m.Name)},
 			PolicyTypes: directions,
 			Ingress: []networkingv1.NetworkPolicyIngressRule{
-				{
-					Ports: port("hsm"),
-					From: []networkingv1.NetworkPolicyPeer{
-						{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "qtls-gateway"}}},
-						{
-							NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.OperatorNamespace}},
-							PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": "operator"}},
-						},
-					},
-				},
+				{Ports: port("hsm"), From: clients},
 				{Ports: port("metrics")},
 			},
 		},
@@ -376,7 +377,12 @@ func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev
 	if m.SoftToken != nil {
 		addSoftToken(&spec, pool, m, s)
 	} else {
-		addModule(&spec, *m.Daemon, s)
+		l, _ := hsmpool.LibraryOf(m)
+		addModule(&spec, l, s)
+	}
+	if d := m.Daemon; d != nil { // where its device may be
+		spec.NodeSelector, spec.Tolerations = d.NodeSelector, d.Tolerations
+		spec.SecurityContext.SupplementalGroups = d.SupplementalGroups
 	}
 	return spec
 }
@@ -418,44 +424,14 @@ func addSoftToken(spec *corev1.PodSpec, pool *v1alpha1.HSMPool, m v1alpha1.HSMMe
 	mount(hsmd, corev1.VolumeMount{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true}, corev1.VolumeMount{Name: "token", MountPath: hsmdDataDir})
 }
 
-// addModule gives a pod a vendor's library, where its device may be.
-func addModule(spec *corev1.PodSpec, d v1alpha1.HSMDaemon, s Settings) {
-	spec.NodeSelector, spec.Tolerations = d.NodeSelector, d.Tolerations
-	spec.SecurityContext.SupplementalGroups = d.SupplementalGroups
-	hsmd, folder := &spec.Containers[0], string(d.Module.Folder)
-	module := corev1.Volume{Name: "module", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: d.Module.Image, PullPolicy: s.ImagePullPolicy}}}
-	// An image volume shows the image whole: of it, the folder.
-	at := corev1.VolumeMount{Name: module.Name, MountPath: folder, SubPath: strings.TrimPrefix(folder, "/"), ReadOnly: true}
-	if d.Module.Copy {
-		module.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-		at.SubPath = ""
-		spec.InitContainers = append(spec.InitContainers, corev1.Container{
-			Name:            "copy-module",
-			Image:           d.Module.Image,
-			ImagePullPolicy: s.ImagePullPolicy,
-			Command:         []string{"cp", "-R", folder + "/.", hsmdCopyDir},
-			Resources:       hsmdDefaults(), // the device is the daemon's alone
-			SecurityContext: restricted(),
-			VolumeMounts:    []corev1.VolumeMount{{Name: module.Name, MountPath: hsmdCopyDir}},
-		})
-	}
-	// Libraries may write locks, logs and sockets.
-	temporary := corev1.Volume{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("64Mi"))}}}
-	spec.Volumes = append(spec.Volumes, module, temporary, corev1.Volume{Name: "pin", VolumeSource: ofSecret(d.PINSecretRef.Name, KeyUserPIN)})
-	mount(hsmd, at, corev1.VolumeMount{Name: temporary.Name, MountPath: "/tmp"}, corev1.VolumeMount{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true})
-	for i, f := range d.Module.Files {
-		v := corev1.Volume{Name: fmt.Sprintf("files-%d", i)}
-		if f.SecretRef != nil {
-			v.VolumeSource = ofSecret(f.SecretRef.Name)
-		} else {
-			v.VolumeSource = ofConfigMap(f.ConfigMapRef.Name)
-		}
-		spec.Volumes = append(spec.Volumes, v)
-		mount(hsmd, corev1.VolumeMount{Name: v.Name, MountPath: string(f.Folder), ReadOnly: true})
-	}
-	for _, e := range d.Module.Environment {
-		hsmd.Env = append(hsmd.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
-	}
+// addModule gives a daemon's pod a vendor's library.
+func addModule(spec *corev1.PodSpec, l hsmpool.Library, s Settings) {
+	hsmd := &spec.Containers[0]
+	addImage(spec, hsmd, "", l.Module, s)
+	addTemporary(spec, hsmd, "tmp")
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "pin", VolumeSource: ofSecret(l.Token.PINSecretRef.Name, KeyUserPIN)})
+	mount(hsmd, corev1.VolumeMount{Name: "pin", MountPath: hsmdPINDir, ReadOnly: true})
+	addFiles(spec, hsmd, "", l.Module, false)
 }
 
 // softTokenContainer makes the token, unless it is there.
@@ -513,9 +489,10 @@ func kryopticEnvironment() []corev1.EnvVar {
 
 func hsmdResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
 	var wanted *corev1.ResourceRequirements
-	if m.SoftToken != nil {
+	switch {
+	case m.SoftToken != nil:
 		wanted = m.SoftToken.Resources
-	} else {
+	case m.Daemon != nil:
 		wanted = m.Daemon.Resources
 	}
 	if wanted != nil {

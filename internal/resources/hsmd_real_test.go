@@ -281,7 +281,7 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(data, "vendor.conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := v1alpha1.HSMMember{Name: "vendor", Daemon: &v1alpha1.HSMDaemon{Token: "soft-a", Sessions: 2, Module: v1alpha1.HSMModule{
+	m := v1alpha1.HSMMember{Name: "vendor", Daemon: &v1alpha1.HSMDaemon{HSMToken: v1alpha1.HSMToken{Token: "soft-a", Sessions: 2}, Module: v1alpha1.HSMModule{
 		Folder: vendorFolder, Path: vendorModule, Environment: []v1alpha1.HSMModuleVariable{{Name: "KRYOPTIC_CONF", Value: vendorFolder + "/vendor.conf"}}}}}
 	p := newPod(t, pool, m, authority, pins, data)
 	c := clientOf(t, pool, m, authority, HsmdOperator, p.run(HsmdStatefulSet(pool, m, settings).Spec.Template.Spec))

@@ -34,7 +34,7 @@ func vendor() v1alpha1.HSMMember {
 			},
 			Environment: []v1alpha1.HSMModuleVariable{{Name: "ChrystokiConfigurationPath", Value: "/etc/luna"}},
 		},
-		Token: "gateways", PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}, Sessions: 16,
+		HSMToken:     v1alpha1.HSMToken{Token: "gateways", PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}, Sessions: 16},
 		NodeSelector: map[string]string{"hsm": "luna"}, Tolerations: []corev1.Toleration{{Key: "hsm", Operator: corev1.TolerationOpExists}},
 		SupplementalGroups: []int64{987},
 		Resources:          &corev1.ResourceRequirements{Limits: corev1.ResourceList{"vendor.example/hsm": resource.MustParse("1")}},
