@@ -120,6 +120,7 @@ spec:
   members:
   - name: hsm-a
     remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}}
+  order: Spread
   timeout: 2s
 `,
 	"HSMPool/daemon": `
