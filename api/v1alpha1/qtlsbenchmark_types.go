@@ -213,9 +213,11 @@ type BenchmarkLoad struct {
 	// +optional
 	// +kubebuilder:default=Normal
 	Preset BenchmarkPreset `json:"preset,omitempty"`
-	// virtualUsersPerReplica are the clients for each replica.
+	// virtualUsersPerReplica are the clients for each replica. They meet replicas
+	// at random: with few of them, some replica has nothing to do at times, and is
+	// not saturated.
 	// +optional
-	// +kubebuilder:default=4
+	// +kubebuilder:default=16
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	VirtualUsersPerReplica *int32 `json:"virtualUsersPerReplica,omitempty"`

@@ -26,7 +26,7 @@ func benchmark() *v1alpha1.QTLSBenchmark {
 			{Name: "full", Groups: []v1alpha1.Group{"secp256r1", "X25519MLKEM768"}, SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65", "ecdsa_secp256r1_sha256"}},
 			{Name: "resumed", Groups: []v1alpha1.Group{"x25519"}, SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa44"}, Handshake: v1alpha1.BenchmarkHandshakeResumed},
 		},
-		Load: v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort},
+		Load: v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort, VirtualUsersPerReplica: ptr.To[int32](4)},
 	}}
 }
 
