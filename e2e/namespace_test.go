@@ -116,8 +116,8 @@ func dump(ctx context.Context, t *testing.T, name string) {
 	}
 	for file, list := range map[string]client.ObjectList{
 		"gateways.yaml": &v1alpha1.QTLSGatewayList{}, "certificates.yaml": &v1alpha1.PQCCertificateList{}, "issuers.yaml": &v1alpha1.PQCIssuerList{},
-		"hsmpools.yaml": &v1alpha1.HSMPoolList{},
-		"pods.yaml":     &corev1.PodList{}, "services.yaml": &corev1.ServiceList{}, "configmaps.yaml": &corev1.ConfigMapList{}, "events.yaml": &corev1.EventList{},
+		"hsmpools.yaml": &v1alpha1.HSMPoolList{}, "benchmarks.yaml": &v1alpha1.QTLSBenchmarkList{},
+		"pods.yaml": &corev1.PodList{}, "services.yaml": &corev1.ServiceList{}, "configmaps.yaml": &corev1.ConfigMapList{}, "events.yaml": &corev1.EventList{},
 	} {
 		if err := cluster.List(ctx, list, client.InNamespace(name)); err != nil {
 			t.Logf("%s: %v", file, err)

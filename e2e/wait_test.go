@@ -80,6 +80,8 @@ func conditions(o client.Object) []metav1.Condition {
 		return o.Status.Conditions
 	case *v1alpha1.HSMPool:
 		return o.Status.Conditions
+	case *v1alpha1.QTLSBenchmark:
+		return o.Status.Conditions
 	}
 	panic(fmt.Sprintf("%T has no conditions", o))
 }
