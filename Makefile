@@ -15,7 +15,7 @@ CRD_REF_DOCS  := go run github.com/elastic/crd-ref-docs@v0.3.0
 
 # Go modules with tests of their own, and Bash scripts.
 MODULES := . hack/cluster hack/images e2e/probe
-SCRIPTS := .ci/run hack/deps hack/install hack/lint-paths hack/quickstart hack/report hack/verify
+SCRIPTS := .ci/run hack/bench hack/deps hack/install hack/lint-paths hack/quickstart hack/report hack/verify
 
 # "existing" takes the cluster of KUBECONFIG; anything else, a cluster on this machine.
 CLUSTER ?= local
@@ -23,6 +23,9 @@ CLUSTER ?= local
 NODES ?= 1
 # A regular expression that narrows the end-to-end tests.
 E2E ?=
+# Of `make bench`: numbers of replicas, and Short (about 20 minutes), Normal or Thorough.
+REPLICAS ?= 1,2,4,8
+PRESET ?= Short
 # How long each fuzz target runs.
 FUZZTIME ?= 10m
 
@@ -110,6 +113,20 @@ bench-hsm: deps ## Handshakes with keys in HSMs: what each way to a token costs,
 
 # A benchmark of the cluster of KUBECONFIG, as NAMESPACE/NAME.
 BENCHMARK ?=
+.PHONY: bench
+bench: export REPLICAS := $(REPLICAS)
+bench: export PRESET := $(PRESET)
+bench: deps $(QTLS_CLUSTER) ## Measure how a gateway scales; the report is in out/ (REPLICAS=1,2,4,8 PRESET=Short CLUSTER=existing)
+ifeq ($(CLUSTER),existing)
+	@hack/bench
+else
+	@if $(QTLS_CLUSTER) status >/dev/null 2>&1; then \
+	    KUBECONFIG=$$($(QTLS_CLUSTER) kubeconfig) QTLS_CLUSTER=$(QTLS_CLUSTER) hack/bench; \
+	else \
+	    QTLS_CLUSTER=$(QTLS_CLUSTER) $(QTLS_CLUSTER) run --nodes=$(NODES) -- hack/bench; \
+	fi
+endif
+
 .PHONY: report
 report: ## Fetch the report of a benchmark into out/ (BENCHMARK=NAMESPACE/NAME)
 	@hack/report '$(BENCHMARK)'
