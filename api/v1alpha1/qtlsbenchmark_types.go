@@ -217,7 +217,7 @@ type BenchmarkLoad struct {
 	// at random: with few of them, some replica has nothing to do at times, and is
 	// not saturated.
 	// +optional
-	// +kubebuilder:default=16
+	// +kubebuilder:default=32
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	VirtualUsersPerReplica *int32 `json:"virtualUsersPerReplica,omitempty"`

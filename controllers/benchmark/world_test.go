@@ -142,9 +142,9 @@ func (w *world) log(_ context.Context, _, pod, container string) (io.ReadCloser,
 }
 
 // ideal is what a load generator would print of a gateway that scales perfectly:
-// 100 handshakes a second with each replica, of 16 clients each.
+// 100 handshakes a second with each replica, of 32 clients each.
 func ideal(l load.Load, segment shard.Segment) (string, error) {
-	perSecond := float64(l.VUs) / 16 * 100
+	perSecond := float64(l.VUs) / 32 * 100
 	if l.Phase == load.Latency {
 		perSecond = float64(l.Rate)
 	}

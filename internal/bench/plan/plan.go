@@ -105,7 +105,7 @@ func LoadOf(spec v1alpha1.BenchmarkLoad) Load {
 	if !ok {
 		p = presets[v1alpha1.BenchmarkPresetNormal]
 	}
-	l := Load{VirtualUsersPerReplica: 16, LatencyLoad: 50, WarmUp: p.warmUp, Duration: p.duration, Repetitions: p.repetitions}
+	l := Load{VirtualUsersPerReplica: 32, LatencyLoad: 50, WarmUp: p.warmUp, Duration: p.duration, Repetitions: p.repetitions}
 	set(&l.VirtualUsersPerReplica, spec.VirtualUsersPerReplica)
 	set(&l.LatencyLoad, spec.LatencyLoad)
 	set(&l.Repetitions, spec.Repetitions)

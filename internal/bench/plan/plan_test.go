@@ -104,13 +104,13 @@ func TestThePresetIsWhatTheSpecDoesNotSay(t *testing.T) {
 		load v1alpha1.BenchmarkLoad
 		want Load
 	}{
-		"nothing is said": {v1alpha1.BenchmarkLoad{}, Load{16, 50, 5 * time.Second, 20 * time.Second, 3}},
-		"short":           {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort}, Load{16, 50, 2 * time.Second, 5 * time.Second, 2}},
-		"thorough":        {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetThorough}, Load{16, 50, 10 * time.Second, 30 * time.Second, 5}},
+		"nothing is said": {v1alpha1.BenchmarkLoad{}, Load{32, 50, 5 * time.Second, 20 * time.Second, 3}},
+		"short":           {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort}, Load{32, 50, 2 * time.Second, 5 * time.Second, 2}},
+		"thorough":        {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetThorough}, Load{32, 50, 10 * time.Second, 30 * time.Second, 5}},
 		"a warm-up is said": {v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort, WarmUp: &metav1.Duration{Duration: 3 * time.Second}, VirtualUsersPerReplica: ptr.To[int32](2)},
 			Load{2, 50, 3 * time.Second, 5 * time.Second, 2}},
 		"all is said": {v1alpha1.BenchmarkLoad{WarmUp: &metav1.Duration{Duration: 1}, Duration: &metav1.Duration{Duration: 2}, Repetitions: ptr.To[int32](6), LatencyLoad: ptr.To[int32](70)},
-			Load{16, 70, 1, 2, 6}},
+			Load{32, 70, 1, 2, 6}},
 	} {
 		if got := LoadOf(c.load); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
