@@ -84,10 +84,10 @@ var presets = map[v1alpha1.BenchmarkPreset]preset{
 const (
 	// scaling to another number of replicas: a pod's start, and the drain of one
 	// that leaves.
-	scaling = 20 * time.Second
+	scaling = 15 * time.Second
 	// overhead of a measurement: the end of the generator's pods, and the reading
 	// of their logs.
-	overhead = 5 * time.Second
+	overhead = 3 * time.Second
 )
 
 // StartDelay is how long the pods of a load generator are given to start, and wait
