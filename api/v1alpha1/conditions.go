@@ -30,8 +30,14 @@ const (
 	// ConditionValid (QTLSBenchmark): each point measures the gateway and nothing
 	// else.
 	ConditionValid = "Valid"
-	// ConditionPassed (QTLSBenchmark): every threshold holds. It is not there where
-	// there are none.
+	// ConditionFailed (QTLSBenchmark): it is over and has not measured everything,
+	// for another reason than that it was cancelled. It is not there before.
+	ConditionFailed = "Failed"
+	// ConditionCompared (QTLSBenchmark): what was measured could be compared with the
+	// baseline. It is not there where there is none.
+	ConditionCompared = "Compared"
+	// ConditionPassed (QTLSBenchmark): every threshold holds, and nothing is worse
+	// than the baseline. It is not there where there are neither.
 	ConditionPassed = "Passed"
 	// ConditionRestored (QTLSBenchmark): the gateway is as it was before.
 	ConditionRestored = "Restored"
@@ -159,6 +165,10 @@ const (
 	ReasonPlanTooLong          = "PlanTooLong"
 	ReasonDeadlineExceeded     = "DeadlineExceeded"
 	ReasonGeneratorFailed      = "GeneratorFailed"
+	// ReasonGeneratorUnschedulable: its pods find no node, or are refused.
+	ReasonGeneratorUnschedulable = "GeneratorUnschedulable"
+	// ReasonCancelled: spec.cancel.
+	ReasonCancelled = "Cancelled"
 	// ReasonBaselineNotFound and ReasonBaselineInvalid: spec.baselineRef.
 	ReasonBaselineNotFound = "BaselineNotFound"
 	ReasonBaselineInvalid  = "BaselineInvalid"
@@ -170,9 +180,20 @@ const (
 	ReasonPointsValid   = "PointsValid"
 	ReasonPointsInvalid = "PointsInvalid"
 
-	// QTLSBenchmark: Passed.
+	// QTLSBenchmark: Compared, besides BaselineNotFound and BaselineInvalid.
+	ReasonBetter = "Better"
+	ReasonSame   = "Same"
+	ReasonWorse  = "Worse"
+	// ReasonRefused: the baseline is of other machines, quotas or load.
+	ReasonRefused = "Refused"
+	// ReasonIncomparable: no figure is there, with an interval, in both.
+	ReasonIncomparable = "Incomparable"
+
+	// QTLSBenchmark: Passed, besides Worse, Refused and Incomparable.
 	ReasonThresholdsPassed    = "ThresholdsPassed"
 	ReasonThresholdsNotPassed = "ThresholdsNotPassed"
+	// ReasonNotWorse: there are no thresholds, and the baseline is not better.
+	ReasonNotWorse = "NotWorse"
 
 	// QTLSBenchmark: Restored.
 	ReasonRestored     = "Restored"

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -26,7 +27,8 @@ type QTLSBenchmark struct {
 
 	// spec is what is to be measured.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec: a QTLSBenchmark is immutable, for it runs once; create another one"
+	// +kubebuilder:validation:XValidation:rule="self.gatewayRef == oldSelf.gatewayRef && self.target == oldSelf.target && self.replicas == oldSelf.replicas && self.modes == oldSelf.modes && self.load == oldSelf.load && self.generator == oldSelf.generator && has(self.thresholds) == has(oldSelf.thresholds) && (!has(self.thresholds) || self.thresholds == oldSelf.thresholds) && has(self.baselineRef) == has(oldSelf.baselineRef) && (!has(self.baselineRef) || self.baselineRef == oldSelf.baselineRef) && duration(self.maxDuration) == duration(oldSelf.maxDuration)",message="spec: a QTLSBenchmark is immutable but for cancel, for it runs once; create another one"
+	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || has(self.cancel) && self.cancel",message="cancel: a run that was cancelled is not taken up again; create another QTLSBenchmark"
 	Spec QTLSBenchmarkSpec `json:"spec"`
 	// status is what was measured, and how far that is.
 	// +optional
@@ -93,6 +95,11 @@ type QTLSBenchmarkSpec struct {
 	// +kubebuilder:default="60m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="maxDuration: 1m to 24h"
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
+
+	// cancel ends the run: the gateway is put back, and what was measured is
+	// reported. It is the only field that may change, from false to true.
+	// +optional
+	Cancel bool `json:"cancel,omitempty"`
 }
 
 // BenchmarkUse says which pods are measured.
@@ -161,7 +168,37 @@ const (
 	BenchmarkHandshakeResumed BenchmarkHandshake = "Resumed"
 )
 
-// BenchmarkMode is what clients of one kind offer.
+// BenchmarkOperation is what clients do on a connection.
+// +kubebuilder:validation:Enum=Handshake;Request;Transfer
+type BenchmarkOperation string
+
+const (
+	// BenchmarkOperationHandshake is nothing but a handshake.
+	BenchmarkOperationHandshake BenchmarkOperation = "Handshake"
+	// BenchmarkOperationRequest is a GET over HTTP/1.1 after it, and its response.
+	BenchmarkOperationRequest BenchmarkOperation = "Request"
+	// BenchmarkOperationTransfer is a POST with a body after it, and its response.
+	BenchmarkOperationTransfer BenchmarkOperation = "Transfer"
+)
+
+// BenchmarkSize is a number of bytes: 1Ki to 1024Ki, or 1Mi.
+// +kubebuilder:validation:MaxLength=6
+// +kubebuilder:validation:Pattern=`^(([1-9][0-9]{0,2}|10[01][0-9]|102[0-4])Ki|1Mi)$`
+type BenchmarkSize string
+
+// Bytes that it is; 0 where there is none.
+func (s BenchmarkSize) Bytes() int {
+	q, err := resource.ParseQuantity(string(s))
+	if err != nil {
+		return 0
+	}
+	return int(q.Value())
+}
+
+// BenchmarkMode is what clients of one kind offer, and do.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.size) == (has(self.operation) && self.operation == 'Transfer')",message="size: needed with operation Transfer, and only there"
+// +kubebuilder:validation:XValidation:rule="!has(self.path) || has(self.operation) && self.operation != 'Handshake'",message="path: only with operation Request or Transfer"
 type BenchmarkMode struct {
 	// name of the mode: unique in its benchmark, a DNS label.
 	// +required
@@ -187,6 +224,31 @@ type BenchmarkMode struct {
 	// +optional
 	// +kubebuilder:default=Full
 	Handshake BenchmarkHandshake `json:"handshake,omitempty"`
+	// operation on each connection: Handshake makes nothing but that; Request has
+	// a GET follow it; Transfer a POST with a body of size. The listener's backend
+	// has to answer them with a status of 200 to 299.
+	// +optional
+	// +kubebuilder:default=Handshake
+	Operation BenchmarkOperation `json:"operation,omitempty"`
+	// path of the requests. Default: /.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	Path string `json:"path,omitempty"`
+	// size of a transfer's body: 1Ki to 1Mi.
+	// +optional
+	Size BenchmarkSize `json:"size,omitempty"`
+	// listener of the gateway that the mode is measured at, by name: one whose
+	// certificate has another algorithm, or its key in an HSM. Default: the target's.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Listener string `json:"listener,omitempty"`
+	// serverName that the mode's clients ask for (SNI) and verify. Default: with a
+	// listener of its own, that one's first host name; else the target's.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('*')",message="serverName: a full name, not a wildcard"
+	ServerName Hostname `json:"serverName,omitempty"`
 }
 
 // BenchmarkPreset is a choice of durations and repetitions.
@@ -292,6 +354,13 @@ type BenchmarkBaseline struct {
 	// refused otherwise: the difference may be theirs.
 	// +optional
 	Force bool `json:"force,omitempty"`
+	// tolerance in percent: a figure is better or worse when all of its interval is
+	// by more than that. The same machine differs by some from one run to another.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Tolerance *int32 `json:"tolerance,omitempty"`
 }
 
 // BenchmarkPhase is how far a benchmark is.
@@ -310,17 +379,25 @@ const (
 	BenchmarkCompleted BenchmarkPhase = "Completed"
 	// BenchmarkFailed is over without having measured everything.
 	BenchmarkFailed BenchmarkPhase = "Failed"
+	// BenchmarkCancelled is over because somebody wanted that.
+	BenchmarkCancelled BenchmarkPhase = "Cancelled"
 )
+
+// Over says whether nothing more comes after a phase.
+func (p BenchmarkPhase) Over() bool {
+	return p == BenchmarkCompleted || p == BenchmarkFailed || p == BenchmarkCancelled
+}
 
 // QTLSBenchmarkStatus is what was measured, and how far that is.
 type QTLSBenchmarkStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// phase: Pending, Running, Restoring, Aborting, Completed, Failed.
+	// phase: Pending, Running, Restoring, Aborting, Completed, Failed, Cancelled.
 	// +optional
 	Phase BenchmarkPhase `json:"phase,omitempty"`
-	// conditions: Complete, Valid, Restored, and Passed where there are thresholds.
+	// conditions: Complete, Failed when it is over, Valid, Restored, Compared where
+	// there is a baseline, and Passed where there is that or thresholds.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

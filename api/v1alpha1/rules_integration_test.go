@@ -345,6 +345,19 @@ var ruleCases = map[string][]ruleCase{
 		{"the shortest run", benchmark("maxDuration: 1m"), ""},
 		{"too short a run", benchmark("maxDuration: 59s"), "maxDuration: 1m to 24h"},
 		{"too long a run", benchmark("maxDuration: 1441m"), "maxDuration: 1m to 24h"},
+		{"a request", benchmark("modes: " + benchmarkMode("operation: Request, path: \"/a?b=c\"")), ""},
+		{"a path of a handshake", benchmark("modes: " + benchmarkMode("path: /")), "path: only with operation Request or Transfer"},
+		{"a path that is none", benchmark("modes: " + benchmarkMode("operation: Request, path: a")), "path"},
+		{"a transfer", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 64Ki, path: /")), ""},
+		{"the smallest transfer", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 1Ki")), ""},
+		{"the largest transfer", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 1024Ki")), ""},
+		{"too small a transfer", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 0Ki")), "size"},
+		{"too large a transfer", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 1025Ki")), "size"},
+		{"a transfer of megabytes", benchmark("modes: " + benchmarkMode("operation: Transfer, size: 2Mi")), "size"},
+		{"a transfer of nothing", benchmark("modes: " + benchmarkMode("operation: Transfer")), "size: needed with operation Transfer"},
+		{"a size of a request", benchmark("modes: " + benchmarkMode("operation: Request, size: 1Ki")), "size: needed with operation Transfer, and only there"},
+		{"a mode with a wildcard for a server name", benchmark("modes: " + benchmarkMode(`serverName: "*.example.com"`)), "serverName: a full name"},
+		{"a tolerance of more than everything", benchmark("baselineRef: {name: a, tolerance: 101}"), "less than or equal to 100"},
 	},
 	"PQCIssuer":        issuerCases,
 	"PQCClusterIssuer": issuerCases,
@@ -402,10 +415,22 @@ func benchmark(fields string) string {
 	return spec + "  " + fields + "\n"
 }
 
+// benchmarkMode is a mode with fields.
+func benchmarkMode(fields string) string {
+	return "[{name: a, groups: [x25519], signatureSchemes: [mldsa65], " + fields + "}]"
+}
+
 var updates = map[string][]struct{ name, before, after, refused string }{
 	"QTLSBenchmark": {
 		{"unchanged", benchmark("replicas: [1]"), benchmark("replicas: [1]"), ""},
-		{"changed", benchmark("replicas: [1]"), benchmark("replicas: [2]"), "spec: a QTLSBenchmark is immutable"},
+		{"changed", benchmark("replicas: [1]"), benchmark("replicas: [2]"), "spec: a QTLSBenchmark is immutable but for cancel"},
+		{"with thresholds", benchmark("replicas: [1]"), benchmark(`thresholds: ["failures == 0"]`), "spec: a QTLSBenchmark is immutable but for cancel"},
+		{"with a baseline", benchmark("replicas: [1]"), benchmark("baselineRef: {name: a}"), "spec: a QTLSBenchmark is immutable but for cancel"},
+		{"without one", benchmark("baselineRef: {name: a}"), benchmark("replicas: [1]"), "spec: a QTLSBenchmark is immutable but for cancel"},
+		{"cancelled", benchmark("thresholds: [failures == 0]"), benchmark("thresholds: [failures == 0]\n  cancel: true"), ""},
+		{"cancelled, and more", benchmark("maxDuration: 5m"), benchmark("maxDuration: 6m\n  cancel: true"), "spec: a QTLSBenchmark is immutable but for cancel"},
+		{"cancelled no more", benchmark("cancel: true"), benchmark("cancel: false"), "cancel: a run that was cancelled is not taken up again"},
+		{"not cancelled at all any more", benchmark("cancel: true"), benchmark("maxDuration: 60m"), "cancel: a run that was cancelled is not taken up again"},
 	},
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},

@@ -44,6 +44,8 @@ type outcome struct {
 	before *int32
 	// report that was written.
 	report *report.Report
+	// noBaseline is why it could not be compared with the one that the spec names.
+	noBaseline *conditions.Problem
 	// restored: the gateway was put back.
 	restored bool
 }
@@ -55,7 +57,12 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	case plan.Scale:
 		return r.scale(ctx, s, a.Replicas)
 	case plan.CreateJob:
-		return outcome{}, r.createJob(ctx, s, a)
+		err := r.createJob(ctx, s, a)
+		if apierrors.IsForbidden(err) { // by a quota or a webhook: asking again does not help soon
+			return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: v1alpha1.ReasonGeneratorUnschedulable,
+				Message: fmt.Sprintf("%v; allow it in namespace %q, or change spec.generator in another benchmark", err, b.Namespace)})
+		}
+		return outcome{}, err
 	case plan.Collect:
 		one, err := r.collect(ctx, s, a)
 		if err != nil {
@@ -73,11 +80,11 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	case plan.Restore:
 		return r.restore(ctx, s)
 	case plan.Finish:
-		full, err := r.writeReport(ctx, s)
+		full, noBaseline, err := r.writeReport(ctx, s)
 		if _, isProblem := conditions.AsProblem(err); isProblem && b.Status.Phase == v1alpha1.BenchmarkAborting {
 			err = nil // why it was aborted is what the status has to say
 		}
-		return outcome{report: full}, err
+		return outcome{report: full, noBaseline: noBaseline}, err
 	}
 	return outcome{}, nil
 }
@@ -98,12 +105,8 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcome, error) {
 	b, now := s.benchmark, r.Clock.Now()
 	if b.Status.StartTime == nil {
-		target, err := generator.TargetOf(b, s.source)
-		if err != nil {
-			return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
-		}
 		for _, m := range s.plan.Measurements {
-			if _, err := generator.LoadOf(b, s.plan, m, target, 1, 1, now); err != nil {
+			if _, err := generator.LoadOf(b, s.plan, m, s.source, 1, 1, now); err != nil {
 				return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v; a benchmark is immutable: create another one", m, err)
 			}
 		}
@@ -184,10 +187,6 @@ func (r *Reconciler) release(ctx context.Context, benchmark types.NamespacedName
 
 func (r *Reconciler) createJob(ctx context.Context, s state, a plan.Action) error {
 	b, m := s.benchmark, a.Measurements[0]
-	target, err := generator.TargetOf(b, s.measured)
-	if err != nil {
-		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
-	}
 	ca, err := r.authorities(ctx, b)
 	if err != nil {
 		return err
@@ -195,7 +194,7 @@ func (r *Reconciler) createJob(ctx context.Context, s state, a plan.Action) erro
 	if err := r.apply(ctx, b, generator.Files(b, ca)); err != nil {
 		return err
 	}
-	load, err := generator.LoadOf(b, s.plan, m, target, a.Attempt, a.Rate, r.Clock.Now())
+	load, err := generator.LoadOf(b, s.plan, m, s.measured, a.Attempt, a.Rate, r.Clock.Now())
 	if err != nil {
 		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
 	}

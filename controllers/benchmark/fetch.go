@@ -1,6 +1,7 @@
 package benchmark
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/conditions"
 )
@@ -29,6 +31,9 @@ type state struct {
 	source, measured *v1alpha1.QTLSGateway
 	jobs             []batchv1.Job
 	observed         plan.Observed
+	// inHSM are the modes that are measured with a key in an HSM. They are read for
+	// the report only.
+	inHSM map[string]bool
 }
 
 // aborted: what is not measured yet will not be.
@@ -49,7 +54,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 			return s, err
 		}
 	}
-	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
+	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
 	s.observed.Started = s.observed.Gateway.Since // where the status does not know yet
 	if b.Status.StartTime != nil {
 		s.observed.Started = b.Status.StartTime.Time
@@ -69,6 +74,11 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job)}
 		if j.State == plan.JobFailed {
 			if j.Message, err = r.failure(ctx, &job); err != nil {
+				return s, err
+			}
+		}
+		if j.State == plan.JobActive {
+			if j.Stuck, j.Start, err = r.stuck(ctx, &job, now); err != nil {
 				return s, err
 			}
 		}
@@ -115,6 +125,33 @@ func (r *Reconciler) podsOf(ctx context.Context, job *batchv1.Job) ([]corev1.Pod
 	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !metav1.IsControlledBy(&p, job) })
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return pods, nil
+}
+
+// stuck says why the load of an active Job has not begun when it was to, at start:
+// Kubernetes has made no pods, or found no nodes for them.
+func (r *Reconciler) stuck(ctx context.Context, job *batchv1.Job, now time.Time) (why string, start time.Time, err error) {
+	l, err := generator.LoadIn(job)
+	if err != nil {
+		return "", start, err
+	}
+	if start = time.Unix(0, l.Start); !now.After(start.Add(load.Late)) {
+		return "", start, nil
+	}
+	pods, err := r.podsOf(ctx, job)
+	if err != nil {
+		return "", start, err
+	}
+	for i := range pods {
+		if pods[i].Spec.NodeName == "" && pods[i].Status.Phase == corev1.PodPending {
+			return fmt.Sprintf("Job %q: %s; free or add nodes, or change spec.generator (resources, nodeSelector, tolerations) in another benchmark",
+				job.Name, cmp.Or(lastWords(&pods[i]), fmt.Sprintf("pod %q has no node", pods[i].Name))), start, nil
+		}
+	}
+	if len(pods) < l.Pods {
+		return fmt.Sprintf("Job %q has %d of %d pods; a ResourceQuota, a LimitRange or an admission webhook of namespace %q may refuse them, which `kubectl describe job %s` tells; allow them, or change spec.generator.resources in another benchmark",
+			job.Name, len(pods), l.Pods, job.Namespace, job.Name), start, nil
+	}
+	return "", start, nil
 }
 
 // failure says why a Job failed: what Kubernetes says, and the last words of its

@@ -4,6 +4,7 @@ package benchmark
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -157,6 +160,183 @@ func TestAnOperatorThatDiesAtEachStepLosesAndRepeatsNothing(t *testing.T) {
 	wholeRun(w, b)
 	if err := w.untouched(); err != nil {
 		t.Error(err)
+	}
+}
+
+// An operator is killed right after each effect that it has, once: nothing that
+// would follow in the same step is done. Whoever comes next goes on from there.
+func TestAnOperatorThatDiesAfterEachEffectLosesAndRepeatsNothing(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark()
+	watching, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := errors.New("the operator is killed")
+	died, created := map[string]bool{}, 0
+	dies := func(effect string, err error) error {
+		if err != nil || died[effect] {
+			return err
+		}
+		died[effect] = true
+		return killed
+	}
+	patch := func(o client.Object, p client.Patch) string {
+		data, err := p.Data(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	c := interceptor.NewClient(watching, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			err := c.Create(ctx, o, opts...)
+			if _, isJob := o.(*batchv1.Job); isJob && err == nil {
+				created++
+			}
+			return dies(fmt.Sprintf("create %T %s", o, o.GetName()), err)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return dies(fmt.Sprintf("update %T %s %s", o, o.GetName(), o.GetResourceVersion()), c.Update(ctx, o, opts...))
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return dies(fmt.Sprintf("delete %T %s", o, o.GetName()), c.Delete(ctx, o, opts...))
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			effect := fmt.Sprintf("patch %T %s: %s", o, o.GetName(), patch(o, p))
+			return dies(effect, c.Patch(ctx, o, p, opts...))
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			var which metav1.PartialObjectMetadata // a report says when it was written
+			data, err := json.Marshal(o)
+			if err == nil {
+				err = json.Unmarshal(data, &which)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dies("apply "+which.Kind+" "+which.Name, c.Apply(ctx, o, opts...))
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			effect := fmt.Sprintf("patch %s of %T %s: %s", sub, o, o.GetName(), patch(o, p))
+			return dies(effect, c.SubResource(sub).Patch(ctx, o, p, opts...))
+		},
+	})
+	for steps := 0; b.Status.Phase != v1alpha1.BenchmarkCompleted; steps++ {
+		if steps > 1000 {
+			t.Fatalf("no end after %d deaths: %+v", len(died), b.Status)
+		}
+		if _, err := w.step(c, b); err != nil && !errors.Is(err, killed) && !apierrors.IsConflict(err) {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.get(b)
+	}
+	kinds := map[string]int{}
+	for effect := range died {
+		verb, _, _ := strings.Cut(effect, " ")
+		kinds[verb]++
+	}
+	// Each of 8 Jobs is made and deleted; records are made, and added to; files and the
+	// report are applied; statuses and the gateway are patched.
+	if created != 8 || kinds["create"] < 8 || kinds["delete"] < 8 || kinds["update"] == 0 || kinds["apply"] != 2 || kinds["patch"] < 3 {
+		t.Errorf("it made %d Jobs, and died after %v", created, kinds)
+	}
+	wholeRun(w, b)
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARunThatIsCancelledPutsTheGatewayBackAndKeepsWhatWasMeasured(t *testing.T) {
+	w := newWorld(t)
+	hold := make(chan struct{})
+	measured := 0
+	w.result = func(l load.Load, s shard.Segment) (string, error) {
+		if measured++; measured > 3 {
+			<-hold
+		}
+		return ideal(l, s)
+	}
+	w.start()
+	t.Cleanup(sync.OnceFunc(func() { close(hold) }))
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"failures == 0"} })
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		if b.Status.Progress != "3/8" {
+			return fmt.Errorf("%+v", b.Status)
+		}
+		b.Spec.Cancel = true
+		return w.Update(ctx, b)
+	})
+	w.reaches(b, v1alpha1.BenchmarkCancelled)
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCancelled, "3/8 measurements are made")
+	w.condition(b, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonCancelled, "spec.cancel is true")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(files)
+	r, err := report.Parse([]byte(files.Data[reportJSON]))
+	if err != nil || len(r.Points) != 2 || !strings.Contains(r.Aborted, v1alpha1.ReasonCancelled) {
+		t.Errorf("the report: %+v, %v", r, err)
+	}
+}
+
+// Pods of the load generator find no node.
+func TestAGeneratorWithoutANodeFailsTheRunAndSaysWhatToDo(t *testing.T) {
+	w := newWorld(t)
+	w.limits.Unschedulable = time.Second
+	w.clock = clocktesting.NewFakePassiveClock(time.Now())
+	w.waits = func(pod *corev1.Pod) {
+		pod.Spec.NodeName, pod.Status.Phase = "", corev1.PodPending
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu."}}
+	}
+	b := w.benchmark()
+	clock := w.clock.(*clocktesting.FakePassiveClock)
+	for step := 0; b.Status.CompletionTime == nil; step++ {
+		if step > 300 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(w.Client, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.get(b)
+		clock.SetTime(clock.Now().Add(5 * time.Second))
+	}
+	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "0/1 nodes are available: 1 Insufficient cpu.; free or add nodes, or change spec.generator")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil || b.Status.Progress != "3/8" {
+		t.Errorf("%v, %s", err, b.Status.Progress)
+	}
+}
+
+func TestAGeneratorThatAQuotaForbidsFailsTheRunAndSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.create(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "no-jobs"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/jobs.batch": resource.MustParse("0")}}})
+	// Its own controller does not run here: it is what counts.
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "no-jobs"}}
+	w.get(quota)
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{"count/jobs.batch": resource.MustParse("0")}}
+	if err := w.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	b := w.benchmark()
+	w.reaches(b, v1alpha1.BenchmarkFailed)
+	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "exceeded quota: no-jobs")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil || len(w.made) > 0 {
+		t.Errorf("%v, %q", err, w.made)
 	}
 }
 

@@ -129,7 +129,7 @@ func (r *Reconciler) report(ctx context.Context, b *v1alpha1.QTLSBenchmark, afte
 		return nil
 	}
 	kind, c := corev1.EventTypeNormal, meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionComplete)
-	if after.Phase == v1alpha1.BenchmarkAborting || after.Phase == v1alpha1.BenchmarkFailed {
+	if after.Phase == v1alpha1.BenchmarkFailed || after.Phase == v1alpha1.BenchmarkAborting && c.Reason != v1alpha1.ReasonCancelled {
 		kind = corev1.EventTypeWarning
 	}
 	r.Recorder.Eventf(b, nil, kind, string(after.Phase), "Measure", "%s", conditions.Shorten(fmt.Sprintf("%s: %s", c.Reason, c.Message), 900))

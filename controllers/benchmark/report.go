@@ -51,7 +51,11 @@ func head(s state) report.Report {
 		r.Started = b.Status.StartTime.UTC()
 	}
 	for _, m := range b.Spec.Modes {
-		mode := report.Mode{Name: m.Name, Resumed: resumes(m)}
+		mode := report.Mode{Name: m.Name, Resumed: resumes(m), HSM: s.inHSM[m.Name]}
+		if m.Operation != v1alpha1.BenchmarkOperationHandshake {
+			mode.Operation = string(m.Operation)
+		}
+		mode.Transfer = int64(m.Size.Bytes())
 		for _, g := range m.Groups {
 			mode.Groups = append(mode.Groups, string(g))
 		}
@@ -234,29 +238,62 @@ func storedReport(c *corev1.ConfigMap) (text []byte, ok bool, err error) {
 	return text, true, err
 }
 
-// writeReport of what was measured, if anything was.
-func (r *Reconciler) writeReport(ctx context.Context, s state) (*report.Report, error) {
+// modesInHSM are those of a listener with a certificate whose key is in an HSM.
+func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, error) {
+	in := map[string]bool{}
+	if s.source == nil || s.source.Spec.HSMRef == nil {
+		return in, nil
+	}
+	for _, m := range s.benchmark.Spec.Modes {
+		listener, err := generator.ListenerOf(s.benchmark, m, s.source)
+		if err != nil {
+			continue // it was there when it was measured
+		}
+		for _, ref := range listener.CertificateRefs {
+			if ref.Kind != v1alpha1.CertificateKindPQCCertificate {
+				continue
+			}
+			c := &v1alpha1.PQCCertificate{}
+			err := r.Get(ctx, client.ObjectKey{Namespace: s.source.Namespace, Name: ref.Name}, c)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("PQCCertificate %s: %w", ref.Name, err)
+			}
+			if c.Spec.KeyStorage.Type == v1alpha1.KeyStorageHSM {
+				in[m.Name] = true
+			}
+		}
+	}
+	return in, nil
+}
+
+// writeReport of what was measured, if anything was. Where it could not be compared
+// with the baseline that the spec names, noBaseline says why.
+func (r *Reconciler) writeReport(ctx context.Context, s state) (written *report.Report, noBaseline *conditions.Problem, err error) {
 	if len(s.records) == 0 {
-		return nil, nil
+		return nil, nil, nil
+	}
+	if s.inHSM, err = r.modesInHSM(ctx, s); err != nil {
+		return nil, nil, err
 	}
 	full, err := fullReport(s)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	baseline, err := r.baseline(ctx, s.benchmark)
 	if problem, gone := conditions.AsProblem(err); gone {
 		full.Notes = append(full.Notes, "The baseline is not compared with: "+problem.Message) // it was there when the run began
+		noBaseline = problem
 	} else if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if baseline != nil {
 		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
 	}
 	files, err := full.Files()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &full, r.apply(ctx, s.benchmark, stored(s.benchmark, files))
+	return &full, noBaseline, r.apply(ctx, s.benchmark, stored(s.benchmark, files))
 }
 
 // stored are the files of a report, as its ConfigMap has them.

@@ -1,6 +1,7 @@
 package benchmark
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,6 +62,9 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 	if problem != nil {
 		complete(metav1.ConditionFalse, problem.Reason, problem.Message)
+		if problem.Reason == v1alpha1.ReasonBaselineNotFound || problem.Reason == v1alpha1.ReasonBaselineInvalid {
+			set(v1alpha1.ConditionCompared, metav1.ConditionFalse, problem.Reason, problem.Message)
+		}
 		return after, nil
 	}
 	if done.before != nil { // what follows is the next step's
@@ -95,40 +99,110 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		if done.report != nil {
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 		}
-		if after.Phase == v1alpha1.BenchmarkAborting {
-			after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
-			if len(b.Spec.Thresholds) > 0 {
-				// Whatever was measured before: it is not what was to be decided.
-				set(v1alpha1.ConditionPassed, metav1.ConditionFalse, abortReason(b), "the run was aborted, so no threshold is decided: "+whyAborted(b))
+		against := compared(b, done)
+		if against != nil {
+			set(v1alpha1.ConditionCompared, against.status, against.reason, against.message)
+		}
+		if after.Phase != v1alpha1.BenchmarkAborting {
+			after.Phase = v1alpha1.BenchmarkCompleted
+			complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
+			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "everything is measured")
+			if done.report != nil {
+				passed(*done.report, against, meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionValid), set)
 			}
 			break
 		}
-		if done.report != nil {
-			passed(*done.report, set)
+		reason, why := abortReason(b), whyAborted(b)
+		if len(b.Spec.Thresholds) > 0 || b.Spec.BaselineRef != nil {
+			// Whatever was measured before: it is not what was to be decided.
+			set(v1alpha1.ConditionPassed, metav1.ConditionFalse, reason, "the run was aborted, so nothing is decided: "+why)
 		}
-		after.Phase = v1alpha1.BenchmarkCompleted
-		complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
+		if reason == v1alpha1.ReasonCancelled {
+			after.Phase = v1alpha1.BenchmarkCancelled
+			complete(metav1.ConditionTrue, reason, fmt.Sprintf("spec.cancel is true: %s measurements are made", after.Progress))
+			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, reason, "it was cancelled")
+			break
+		}
+		after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
+		set(v1alpha1.ConditionFailed, metav1.ConditionTrue, reason, why)
 	}
 	restored(&after, s, done, set)
 	return after, nil
 }
 
-// passed says whether the thresholds hold, where there are some.
-func passed(r report.Report, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
-	if len(r.Thresholds) == 0 {
+// verdict is what a condition says.
+type verdict struct {
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// compared says what became of the comparison with the baseline; nil where there was
+// none to be made.
+func compared(b *v1alpha1.QTLSBenchmark, done outcome) *verdict {
+	if p := done.noBaseline; p != nil {
+		return &verdict{metav1.ConditionFalse, p.Reason, p.Message}
+	}
+	if done.report == nil || done.report.Comparison == nil {
+		return nil
+	}
+	c := done.report.Comparison
+	if c.Refused {
+		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonRefused, fmt.Sprintf("spec.baselineRef: %q is of other machines, quotas or load: %s; measure a baseline here, or set force", b.Spec.BaselineRef.Name, strings.Join(c.Differences, "; "))}
+	}
+	tolerance := ptr.Deref(b.Spec.BaselineRef.Tolerance, 10)
+	change, rows := c.Verdict(float64(tolerance) / 100)
+	var told []string
+	for _, r := range rows {
+		told = append(told, r.String())
+	}
+	v := &verdict{status: metav1.ConditionTrue}
+	switch change {
+	case report.Worse:
+		v.reason, v.message = v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %d %%: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
+	case report.Better:
+		v.reason, v.message = v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %d %%, and none is worse: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
+	case report.Same:
+		v.reason, v.message = v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %d %%", c.Baseline, tolerance)
+	default:
+		v.status, v.reason, v.message = metav1.ConditionFalse, v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: no figure of %q can be compared; both need the mode, valid points and 2 repetitions: %s", b.Spec.BaselineRef.Name, strings.Join(told, " | "))
+	}
+	return v
+}
+
+// passed says whether the thresholds hold, and nothing is worse than the baseline;
+// nothing where there are neither. A point that is no result could hide that it is
+// worse.
+func passed(r report.Report, against *verdict, valid bool, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+	if len(r.Thresholds) == 0 && against == nil {
 		return
 	}
-	var told []string
+	reason, told := "", []string(nil)
 	for _, t := range r.Thresholds {
 		if t.Verdict != threshold.Passed {
+			reason = v1alpha1.ReasonThresholdsNotPassed
 			told = append(told, fmt.Sprintf("%s: %s: %s", t.Text, t.Verdict, strings.Join(t.Told(), "; ")))
 		}
 	}
-	if len(told) > 0 {
-		set(v1alpha1.ConditionPassed, metav1.ConditionFalse, v1alpha1.ReasonThresholdsNotPassed, strings.Join(told, " | "))
+	switch {
+	case against == nil:
+	case against.status != metav1.ConditionTrue || against.reason == v1alpha1.ReasonWorse:
+		reason, told = cmp.Or(reason, against.reason), append(told, against.message)
+	case !valid:
+		reason, told = cmp.Or(reason, v1alpha1.ReasonPointsInvalid), append(told, "not every point is valid, so some cannot be compared with the baseline; the condition Valid has why")
+	}
+	if reason != "" {
+		set(v1alpha1.ConditionPassed, metav1.ConditionFalse, reason, strings.Join(told, " | "))
 		return
 	}
-	set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonThresholdsPassed, fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds)))
+	if len(r.Thresholds) == 0 {
+		set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonNotWorse, "nothing is worse than the baseline")
+		return
+	}
+	message := fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds))
+	if against != nil {
+		message += ", and nothing is worse than the baseline"
+	}
+	set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonThresholdsPassed, message)
 }
 
 // abortReason and whyAborted are what the condition Complete says of a run that

@@ -11,7 +11,11 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/stats"
+	"qtls.dev/qtls/internal/bench/threshold"
+	"qtls.dev/qtls/internal/conditions"
 )
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -87,6 +91,7 @@ func TestAnAbortedRunDoesNotPass(t *testing.T) {
 	after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
 	wantCondition(t, after, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonDeadlineExceeded, "spec.maxDuration: over")
 	wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonDeadlineExceeded, "spec.maxDuration: over")
+	wantCondition(t, after, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonDeadlineExceeded, "spec.maxDuration: over")
 	if after.Phase != v1alpha1.BenchmarkFailed || after.ReportRef == nil {
 		t.Errorf("%+v", after)
 	}
@@ -116,6 +121,81 @@ func TestARunThatIsAbortedBeforeItMeasuresDoesNotPassEither(t *testing.T) {
 	s.benchmark.Status.Conditions = slicesWithout(s.benchmark.Status.Conditions, v1alpha1.ConditionPassed)
 	if after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{}); meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPassed) != nil {
 		t.Error("without thresholds there is nothing to pass")
+	}
+}
+
+func TestACancelledRunIsOverAndHasNotPassed(t *testing.T) {
+	s := stateIn(t, inPlace(v1alpha1.BenchmarkRunning), 2)
+	s.benchmark.Spec.Cancel, s.observed.Cancelled = true, true
+	a := s.plan.Next(s.observed, plan.DefaultLimits)
+	s.benchmark.Status = summarised(t, s, a, outcome{})
+	full, err := fullReport(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
+	wantCondition(t, after, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCancelled, "2/8 measurements are made")
+	wantCondition(t, after, v1alpha1.ConditionFailed, "False", v1alpha1.ReasonCancelled, "")
+	wantCondition(t, after, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonCancelled, "2 of 8 measurements")
+	if after.Phase != v1alpha1.BenchmarkCancelled || after.ReportRef == nil || after.CompletionTime == nil || !strings.Contains(full.Aborted, v1alpha1.ReasonCancelled) {
+		t.Errorf("%+v, report %q", after, full.Aborted)
+	}
+}
+
+// What the comparison with a baseline says, and whether the run passes then.
+func TestARunIsComparedWithItsBaseline(t *testing.T) {
+	row := func(change report.Change, low, high float64) report.Row {
+		return report.Row{Mode: "hybrid", Replicas: 2, Figure: "handshakes/s", Baseline: "100", Now: "80", Change: change, Ratio: stats.Estimate{Value: (low + high) / 2, Interval: &stats.Interval{Low: low, High: high}, N: 5}}
+	}
+	missing := &conditions.Problem{Reason: v1alpha1.ReasonBaselineNotFound, Message: "there is no such ConfigMap"}
+	for name, c := range map[string]struct {
+		rows             []report.Row
+		refused          []string
+		noBaseline       *conditions.Problem
+		compared, passed string
+		says             string
+	}{
+		"a figure is worse":               {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Worse, .75, .85)}, nil, nil, "True/Worse", "False/Worse", "hybrid with 2 replicas: handshakes/s: 100, and now 80 (0.80 (0.75 to 0.85) times it)"},
+		"one is worse, within tolerance":  {[]report.Row{row(report.Worse, .85, .95)}, nil, nil, "True/Same", "True/NotWorse", "10 %"},
+		"one is better":                   {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Same, .9, 1.1)}, nil, nil, "True/Better", "True/NotWorse", "none is worse"},
+		"none can be compared":            {[]report.Row{{Mode: "hybrid", Figure: "all", Change: report.Incomparable, Reason: "the baseline does not have this mode"}}, nil, nil, "False/Incomparable", "False/Incomparable", "hybrid: all: the baseline does not have this mode"},
+		"the machines are others":         {nil, []string{"machines: A, and now B"}, nil, "False/Refused", "False/Refused", "machines: A, and now B; measure a baseline here, or set force"},
+		"the baseline is gone by the end": {nil, nil, missing, "False/BaselineNotFound", "False/BaselineNotFound", "there is no such ConfigMap"},
+	} {
+		b := inPlace(v1alpha1.BenchmarkRestoring)
+		b.Spec.Thresholds, b.Spec.BaselineRef = nil, &v1alpha1.BenchmarkBaseline{Name: "earlier-report"}
+		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPointsValid})
+		b.Status.Progress = "8/8"
+		s := stateIn(t, b, 8)
+		full := report.Report{Comparison: &report.Comparison{Baseline: "earlier", Refused: len(c.refused) > 0, Differences: c.refused, Rows: c.rows}}
+		if c.noBaseline != nil {
+			full.Comparison = nil
+		}
+		check := func(kind, want, says string, after v1alpha1.QTLSBenchmarkStatus) {
+			t.Helper()
+			status, reason, _ := strings.Cut(want, "/")
+			wantCondition(t, after, kind, metav1.ConditionStatus(status), reason, says)
+		}
+		after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		check(v1alpha1.ConditionCompared, c.compared, c.says, after)
+		check(v1alpha1.ConditionPassed, c.passed, "", after)
+		check(v1alpha1.ConditionComplete, "True/Completed", "", after)
+
+		// A threshold that fails is the first thing to say, and one that holds does not
+		// make up for a baseline that was better.
+		full.Thresholds = []report.Threshold{{Text: "p99 <= 1ms", Verdict: threshold.Failed}}
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		check(v1alpha1.ConditionPassed, "False/ThresholdsNotPassed", "p99 <= 1ms", after)
+		full.Thresholds[0].Verdict = threshold.Passed
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		check(v1alpha1.ConditionPassed, strings.Replace(c.passed, "NotWorse", "ThresholdsPassed", 1), "", after)
+
+		// Nor does a point that is no result.
+		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPointsInvalid})
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		if meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionPassed) {
+			t.Errorf("%s: it passes with a point that is no result", name)
+		}
 	}
 }
 

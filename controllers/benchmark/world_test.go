@@ -63,6 +63,8 @@ type world struct {
 	usage  func(at time.Time) (dataplane.Usage, error)
 	clock  clock.PassiveClock
 	result func(l load.Load, segment shard.Segment) (string, error)
+	// waits, where it is set, makes a pod one that does not run, and its Job with it.
+	waits func(*corev1.Pod)
 }
 
 func newWorld(t *testing.T) *world {
@@ -232,6 +234,13 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 		if err := w.Create(ctx, pod); err != nil {
 			return unimportant(err)
 		}
+		if w.waits != nil {
+			w.waits(pod)
+			if err := w.Status().Update(ctx, pod); err != nil {
+				return unimportant(err)
+			}
+			continue
+		}
 		pod.Status.Phase = corev1.PodSucceeded
 		if err != nil {
 			failed, pod.Status.Phase = true, corev1.PodFailed
@@ -243,6 +252,9 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 		if err := w.Status().Update(ctx, pod); err != nil {
 			return unimportant(err)
 		}
+	}
+	if w.waits != nil {
+		return nil
 	}
 	now := metav1.Now()
 	job.Status.StartTime = &now

@@ -3,6 +3,7 @@
 package generator
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -55,30 +56,47 @@ type Target struct {
 	ServerName string
 }
 
-// TargetOf a benchmark, in the gateway that is measured.
-func TargetOf(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway) (Target, error) {
-	listener := &gateway.Spec.Listeners[0]
-	if name := b.Spec.Target.Listener; name != "" {
-		var names []string
-		listener = nil
-		for i := range gateway.Spec.Listeners {
-			l := &gateway.Spec.Listeners[i]
-			if names = append(names, l.Name); l.Name == name {
-				listener = l
-			}
-		}
-		if listener == nil {
-			return Target{}, fmt.Errorf("spec.target.listener: QTLSGateway %q has no listener %q; it has %s", b.Spec.GatewayRef.Name, name, strings.Join(names, ", "))
-		}
+// TargetOf a mode, in the gateway that is measured.
+func TargetOf(b *v1alpha1.QTLSBenchmark, mode v1alpha1.BenchmarkMode, gateway *v1alpha1.QTLSGateway) (Target, error) {
+	listener, err := ListenerOf(b, mode, gateway)
+	if err != nil {
+		return Target{}, err
 	}
-	t := Target{Host: fmt.Sprintf("%s.%s.svc", resources.Name(gateway.Name), gateway.Namespace), Port: listener.Port, ServerName: string(b.Spec.Target.ServerName)}
+	t := Target{Host: fmt.Sprintf("%s.%s.svc", resources.Name(gateway.Name), gateway.Namespace), Port: listener.Port, ServerName: string(mode.ServerName)}
+	field := "spec.target.serverName"
+	switch {
+	case t.ServerName != "":
+	case mode.Listener != "": // the target's name is another listener's
+		field = fmt.Sprintf("spec.modes: mode %q: serverName", mode.Name)
+	default:
+		t.ServerName = string(b.Spec.Target.ServerName)
+	}
 	if t.ServerName == "" && len(listener.Hostnames) > 0 {
 		t.ServerName = string(listener.Hostnames[0])
 	}
 	if t.ServerName == "" || strings.HasPrefix(t.ServerName, "*") {
-		return Target{}, fmt.Errorf("spec.target.serverName: listener %q of QTLSGateway %q has no host name that is no wildcard; say which name clients ask for", listener.Name, b.Spec.GatewayRef.Name)
+		return Target{}, fmt.Errorf("%s: listener %q of QTLSGateway %q has no host name that is no wildcard; say which name clients ask for", field, listener.Name, b.Spec.GatewayRef.Name)
 	}
 	return t, nil
+}
+
+// ListenerOf a mode, in the gateway that is measured or the one that it is a copy of.
+func ListenerOf(b *v1alpha1.QTLSBenchmark, mode v1alpha1.BenchmarkMode, gateway *v1alpha1.QTLSGateway) (*v1alpha1.Listener, error) {
+	name, field := b.Spec.Target.Listener, "spec.target.listener"
+	if mode.Listener != "" {
+		name, field = mode.Listener, fmt.Sprintf("spec.modes: mode %q: listener", mode.Name)
+	}
+	if name == "" {
+		return &gateway.Spec.Listeners[0], nil
+	}
+	var names []string
+	for i := range gateway.Spec.Listeners {
+		l := &gateway.Spec.Listeners[i]
+		if names = append(names, l.Name); l.Name == name {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: QTLSGateway %q has no listener %q; it has %s", field, b.Spec.GatewayRef.Name, name, strings.Join(names, ", "))
 }
 
 // Point names a measurement of a benchmark: one that was deleted and made again
@@ -90,8 +108,18 @@ func Point(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
 // Pods that share the load.
 func Pods(b *v1alpha1.QTLSBenchmark) int32 { return ptr.Deref(b.Spec.Generator.Pods, 1) }
 
-// LoadOf a measurement at a rate, by the pods of an attempt that is made now.
-func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target, attempt int32, rate float64, now time.Time) (load.Load, error) {
+// LoadOf a measurement of a gateway at a rate, by the pods of an attempt that is
+// made now.
+func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway *v1alpha1.QTLSGateway, attempt int32, rate float64, now time.Time) (load.Load, error) {
+	i := slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })
+	if i < 0 {
+		return load.Load{}, fmt.Errorf("spec.modes has no mode %q", m.Mode)
+	}
+	mode, needsProvider := b.Spec.Modes[i], false
+	t, err := TargetOf(b, mode, gateway)
+	if err != nil {
+		return load.Load{}, err
+	}
 	l := load.Load{
 		Version: load.Version, Point: Point(b, m), Pods: int(Pods(b)),
 		// Who comes too late fails, and is given more time by the next attempt.
@@ -108,11 +136,12 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, t Target
 		// begins, for they take turns.
 		l.VUs = min(max((l.Rate+1)/2, int(Pods(b))), 2*l.VUs)
 	}
-	i := slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })
-	if i < 0 {
-		return load.Load{}, fmt.Errorf("spec.modes has no mode %q", m.Mode)
+	switch mode.Operation {
+	case v1alpha1.BenchmarkOperationRequest:
+		l.Operation, l.Path = load.Request, cmp.Or(mode.Path, "/")
+	case v1alpha1.BenchmarkOperationTransfer:
+		l.Operation, l.Path, l.Size = load.Transfer, cmp.Or(mode.Path, "/"), mode.Size.Bytes()
 	}
-	mode, needsProvider := b.Spec.Modes[i], false
 	l.Client.Resumption = mode.Handshake == v1alpha1.BenchmarkHandshakeResumed
 	for _, name := range mode.Groups {
 		g, ok := algorithms.LookupGroup(name)

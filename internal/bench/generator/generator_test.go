@@ -42,19 +42,26 @@ func TestTheTargetIsAListenerAndItsName(t *testing.T) {
 	anything := v1alpha1.Listener{Name: "any", Port: 443}
 	for name, c := range map[string]struct {
 		target    v1alpha1.BenchmarkTarget
+		mode      v1alpha1.BenchmarkMode
 		listeners []v1alpha1.Listener
 		want      Target
 		says      string
 	}{
-		"the first":               {v1alpha1.BenchmarkTarget{}, []v1alpha1.Listener{https, wild}, Target{"web-gateway.shop.svc", 8443, "www.example.com"}, ""},
-		"by name":                 {v1alpha1.BenchmarkTarget{Listener: "wild", ServerName: "a.example.com"}, []v1alpha1.Listener{https, wild}, Target{"web-gateway.shop.svc", 443, "a.example.com"}, ""},
-		"no such":                 {v1alpha1.BenchmarkTarget{Listener: "http"}, []v1alpha1.Listener{https, wild}, Target{}, `no listener "http"; it has https, wild`},
-		"a wildcard":              {v1alpha1.BenchmarkTarget{}, []v1alpha1.Listener{wild}, Target{}, `spec.target.serverName: listener "wild"`},
-		"a listener of all names": {v1alpha1.BenchmarkTarget{}, []v1alpha1.Listener{anything}, Target{}, "say which name clients ask for"},
+		"the first":  {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{https, wild}, Target{"web-gateway.shop.svc", 8443, "www.example.com"}, ""},
+		"by name":    {v1alpha1.BenchmarkTarget{Listener: "wild", ServerName: "a.example.com"}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{https, wild}, Target{"web-gateway.shop.svc", 443, "a.example.com"}, ""},
+		"no such":    {v1alpha1.BenchmarkTarget{Listener: "http"}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{https, wild}, Target{}, `no listener "http"; it has https, wild`},
+		"a wildcard": {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{wild}, Target{}, `spec.target.serverName: listener "wild"`},
+		"a mode's own": {v1alpha1.BenchmarkTarget{Listener: "wild", ServerName: "a.example.com"}, v1alpha1.BenchmarkMode{Name: "hsm", Listener: "https"}, []v1alpha1.Listener{wild, https},
+			Target{"web-gateway.shop.svc", 8443, "www.example.com"}, ""},
+		"a mode's own name": {v1alpha1.BenchmarkTarget{Listener: "https", ServerName: "a.example.com"}, v1alpha1.BenchmarkMode{Name: "hsm", ServerName: "example.com"}, []v1alpha1.Listener{wild, https},
+			Target{"web-gateway.shop.svc", 8443, "example.com"}, ""},
+		"a mode's own that is not there": {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{Name: "hsm", Listener: "http"}, []v1alpha1.Listener{https}, Target{}, `spec.modes: mode "hsm": listener: QTLSGateway "web" has no listener "http"; it has https`},
+		"a mode's own of wildcards":      {v1alpha1.BenchmarkTarget{ServerName: "a.example.com"}, v1alpha1.BenchmarkMode{Name: "hsm", Listener: "wild"}, []v1alpha1.Listener{https, wild}, Target{}, `spec.modes: mode "hsm": serverName: listener "wild"`},
+		"a listener of all names":        {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{anything}, Target{}, "say which name clients ask for"},
 	} {
 		b := benchmark()
 		b.Spec.Target = c.target
-		got, err := TargetOf(b, gateway(c.listeners...))
+		got, err := TargetOf(b, c.mode, gateway(c.listeners...))
 		if got != c.want || (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -64,7 +71,7 @@ func TestTheTargetIsAListenerAndItsName(t *testing.T) {
 func TestTheLoadOfAMeasurement(t *testing.T) {
 	b := benchmark()
 	p := plan.Of(b.Spec, 1)
-	target := Target{"web-gateway.shop.svc", 8443, "www.example.com"}
+	target := gateway(v1alpha1.Listener{Name: "https", Port: 8443, Hostnames: []v1alpha1.Hostname{"www.example.com"}})
 	l, err := LoadOf(b, p, measurement, target, 1, 0, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +113,21 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	if l, err = LoadOf(b, p, m, target, 1, 1, noon); err != nil || l.Client.Provider != "/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so" {
 		t.Errorf("a group of the provider's: %+v, %v", l, err)
 	}
+	for _, c := range []struct {
+		mode v1alpha1.BenchmarkMode
+		path string
+		size int
+	}{
+		{v1alpha1.BenchmarkMode{Operation: v1alpha1.BenchmarkOperationRequest}, "/", 0},
+		{v1alpha1.BenchmarkMode{Operation: v1alpha1.BenchmarkOperationRequest, Path: "/health"}, "/health", 0},
+		{v1alpha1.BenchmarkMode{Operation: v1alpha1.BenchmarkOperationTransfer, Path: "/upload", Size: "64Ki"}, "/upload", 64 << 10},
+	} {
+		c.mode.Name, c.mode.Groups, c.mode.SignatureSchemes = "resumed", b.Spec.Modes[1].Groups, b.Spec.Modes[1].SignatureSchemes
+		b.Spec.Modes[1] = c.mode
+		if l, err = LoadOf(b, p, m, target, 1, 1, noon); err != nil || string(l.Operation) != string(c.mode.Operation) || l.Path != c.path || l.Size != c.size {
+			t.Errorf("%+v: %+v, %v", c.mode, l, err)
+		}
+	}
 	m.Mode = "other"
 	if _, err = LoadOf(b, p, m, target, 1, 1, noon); err == nil {
 		t.Error("a mode that is not there")
@@ -117,7 +139,7 @@ func TestAJobIsWhatARestrictedNamespaceTakesAndTellsWhatItMeasures(t *testing.T)
 	b.Spec.Generator = v1alpha1.BenchmarkGenerator{Pods: ptr.To[int32](2), NodeSelector: map[string]string{"pool": "load"}, Tolerations: []corev1.Toleration{{Key: "load"}},
 		Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}}}
 	p := plan.Of(b.Spec, 1)
-	l, err := LoadOf(b, p, measurement, Target{"h", 443, "www.example.com"}, 2, 0, noon)
+	l, err := LoadOf(b, p, measurement, gateway(v1alpha1.Listener{Name: "https", Port: 443, Hostnames: []v1alpha1.Hostname{"www.example.com"}}), 2, 0, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

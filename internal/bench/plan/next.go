@@ -14,6 +14,8 @@ type Observed struct {
 	Phase v1alpha1.BenchmarkPhase
 	// Started is when the gateway was first scaled; zero before.
 	Started time.Time
+	// Cancelled: somebody wants the run to end.
+	Cancelled bool
 	// Records of measurements, by name. One that is there is never made again.
 	Records map[string]Record
 	Gateway Gateway
@@ -71,6 +73,10 @@ type Job struct {
 	State       JobState
 	// Message says why it failed.
 	Message string
+	// Stuck says why some of its pods have no node, or are not there, though the
+	// load was to begin at Start; empty where it is not so.
+	Stuck string
+	Start time.Time
 }
 
 // Kind of an action.
@@ -129,19 +135,26 @@ type Limits struct {
 	Attempts int32
 	// Failures of the generator in a row end the run.
 	Failures int
+	// Unschedulable is how long a generator's pods may be without a node after
+	// the load was to begin. A Job ends by itself later than that, and then its
+	// pods cannot be asked any more.
+	Unschedulable time.Duration
 }
 
 // DefaultLimits are those of the operator.
-var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 3, Failures: 3}
+var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 3, Failures: 3, Unschedulable: 2 * time.Minute}
 
 // Next says what to do. Doing it changes what is observed; so does doing it twice,
 // or not at all, for whoever asks again.
 func (p Plan) Next(o Observed, limits Limits) Action {
 	switch o.Phase {
-	case v1alpha1.BenchmarkCompleted, v1alpha1.BenchmarkFailed:
+	case v1alpha1.BenchmarkCompleted, v1alpha1.BenchmarkFailed, v1alpha1.BenchmarkCancelled:
 		return o.cleanUp(Action{Kind: Nothing})
 	case v1alpha1.BenchmarkRestoring, v1alpha1.BenchmarkAborting:
 		return o.cleanUp(Action{Kind: Finish})
+	}
+	if o.Cancelled {
+		return Action{Kind: Abort, Reason: v1alpha1.ReasonCancelled, Message: fmt.Sprintf("spec.cancel is true: the run ends with %d of %d measurements", len(o.Records), len(p.Measurements))}
 	}
 	current, ok := p.current(o.Records)
 	for _, j := range o.Jobs { // those of measurements that are recorded
@@ -232,7 +245,7 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 		switch {
 		case !done:
 			return Action{}, false
-		case r.Reason != v1alpha1.ReasonGeneratorFailed:
+		case r.Reason != v1alpha1.ReasonGeneratorFailed && r.Reason != v1alpha1.ReasonGeneratorUnschedulable:
 			inARow = 0
 		default:
 			if inARow++; inARow >= limits.Failures {
@@ -335,6 +348,14 @@ func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
 	switch latest.State {
 	case JobActive, JobGone:
 		a.Kind = WaitJob
+		if latest.Stuck == "" {
+			return a
+		}
+		if waited := o.Now.Sub(latest.Start); waited < limits.Unschedulable {
+			a.Message, a.After = fmt.Sprintf("%s: %s", m, latest.Stuck), limits.Unschedulable-waited
+			return a
+		}
+		a.Kind, a.Reason, a.Message = RecordFailure, v1alpha1.ReasonGeneratorUnschedulable, fmt.Sprintf("%s: %s", m, latest.Stuck)
 	case JobComplete:
 		a.Kind = Collect
 	case JobFailed:

@@ -117,9 +117,12 @@ func (w *world) do(t *testing.T, a Action) {
 		if w.o.Gateway.Held {
 			t.Error("it ends with the gateway in its hands")
 		}
-		if w.o.Phase == v1alpha1.BenchmarkRestoring {
+		switch {
+		case w.o.Phase == v1alpha1.BenchmarkRestoring:
 			w.o.Phase = v1alpha1.BenchmarkCompleted
-		} else {
+		case strings.HasPrefix(w.final, v1alpha1.ReasonCancelled):
+			w.o.Phase = v1alpha1.BenchmarkCancelled
+		default:
 			w.o.Phase = v1alpha1.BenchmarkFailed
 		}
 	default:
@@ -281,6 +284,69 @@ func TestAGatewayThatNeverRunsFailsTheRunAndIsPutBack(t *testing.T) {
 	}
 }
 
+// Whenever somebody cancels a run, it ends there: no load is made any more, what is
+// recorded stays, and the gateway is put back.
+func TestARunEndsWhereItIsCancelled(t *testing.T) {
+	whole := newWorld([]int32{1, 2}, "full")
+	steps := 0
+	for whole.plan.Next(whole.o, whole.limits).Kind != Nothing {
+		whole.do(t, whole.plan.Next(whole.o, whole.limits))
+		steps++
+	}
+	for at := range steps {
+		w := newWorld([]int32{1, 2}, "full")
+		for range at {
+			w.do(t, w.plan.Next(w.o, w.limits))
+		}
+		w.o.Cancelled = true
+		over := w.o.Phase == v1alpha1.BenchmarkRestoring // too late
+		made, recorded := len(w.made), len(w.o.Records)
+		w.run(t)
+		want := v1alpha1.BenchmarkCancelled
+		if over {
+			want = v1alpha1.BenchmarkCompleted
+		}
+		if w.o.Phase != want || w.o.Gateway.Held || len(w.o.Jobs) > 0 || len(w.made) != made || len(w.o.Records) != recorded {
+			t.Errorf("cancelled after %d steps: %s (%s), %d Jobs then and %d after, %d records and %d: %+v", at, w.o.Phase, w.final, made, len(w.made), recorded, len(w.o.Records), w.o.Gateway)
+		}
+	}
+}
+
+// Pods that find no node: a Job of each of three measurements is waited for, and
+// of a latency none is made.
+func TestAGeneratorWithoutANodeEndsTheRunInTime(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full", "resumed")
+	begin := w.o.Now
+	for step := 0; ; step++ {
+		if step > 1000 {
+			t.Fatalf("no end: %+v", w.o)
+		}
+		for i := range w.o.Jobs {
+			if j := &w.o.Jobs[i]; j.Start.IsZero() {
+				j.Stuck, j.Start = "pod \"p\" has no node", w.o.Now
+			}
+		}
+		a := w.plan.Next(w.o, w.limits)
+		switch {
+		case a.Kind == WaitJob && len(w.o.Jobs) > 0 && w.o.Jobs[0].State == JobActive:
+			if !strings.Contains(a.Message, "has no node") || a.After <= 0 || a.After > w.limits.Unschedulable {
+				t.Fatalf("%+v", a)
+			}
+			w.o.Now = w.o.Now.Add(a.After)
+			continue
+		case a.Kind == Nothing:
+			if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGeneratorUnschedulable) || !strings.Contains(w.final, "has no node") || w.o.Gateway.Held {
+				t.Errorf("%s: %s: %+v", w.o.Phase, w.final, w.o.Gateway)
+			}
+			if took := w.o.Now.Sub(begin); took > 15*time.Minute || len(w.made) != 2 {
+				t.Errorf("it took %s and %q", took, w.made)
+			}
+			return
+		}
+		w.do(t, a)
+	}
+}
+
 // Single steps.
 func TestNext(t *testing.T) {
 	p := newWorld([]int32{2}, "full").plan
@@ -332,6 +398,9 @@ func TestNext(t *testing.T) {
 		"a Job failed":                   {running(func(o *Observed) { o.Jobs = []Job{job(JobFailed)} }), CreateJob, ""},
 		"a Job is being deleted":         {running(func(o *Observed) { o.Jobs = []Job{job(JobGone)} }), WaitJob, ""},
 		"a Job is recorded":              {running(func(o *Observed) { o.Jobs, o.Records[first.Name()] = []Job{job(JobComplete)}, Record{PerSecond: 1} }), DeleteJob, ""},
+		"it is cancelled":                {running(func(o *Observed) { o.Cancelled, o.Jobs = true, []Job{job(JobComplete)} }), Abort, "0 of 4 measurements"},
+		"it is cancelled too early":      {Observed{Now: noon, Cancelled: true}, Abort, "spec.cancel is true"},
+		"it is cancelled too late":       {Observed{Now: noon, Cancelled: true, Phase: v1alpha1.BenchmarkFailed}, Nothing, ""},
 		"it takes too long":              {running(func(o *Observed) { o.Started = noon.Add(-61 * time.Minute) }), Abort, "0 of 4 measurements"},
 		"all is recorded":                {running(func(o *Observed) { o.Records = all }), Conclude, ""},
 		"all is recorded, late":          {running(func(o *Observed) { o.Records, o.Started = all, noon.Add(-61*time.Minute) }), Conclude, ""},

@@ -97,8 +97,41 @@ func (c Comparison) Worse() bool {
 	return slices.ContainsFunc(c.Rows, func(r Row) bool { return r.Change == Worse })
 }
 
+// Verdict of all figures together: Worse where one is, else Better where one is,
+// else Same; Incomparable where none can be compared. Better and worse is what is
+// so, with all of its interval, by more than a tolerance: 0.1 is 10 %. The rows are
+// those that decided it.
+func (c Comparison) Verdict(tolerance float64) (Change, []Row) {
+	by := map[Change][]Row{}
+	for _, r := range c.Rows {
+		change := r.Change
+		if i := r.Ratio.Interval; (change == Better || change == Worse) && i.Low <= 1+tolerance && i.High >= 1-tolerance {
+			change = Same
+		}
+		by[change] = append(by[change], r)
+	}
+	for _, change := range []Change{Worse, Better, Same} {
+		if len(by[change]) > 0 {
+			return change, by[change]
+		}
+	}
+	return Incomparable, by[Incomparable]
+}
+
+// String says what became of a figure.
+func (r Row) String() string {
+	where := r.Mode
+	if r.Replicas > 0 {
+		where = fmt.Sprintf("%s with %d replicas", r.Mode, r.Replicas)
+	}
+	if r.Reason != "" {
+		return fmt.Sprintf("%s: %s: %s", where, r.Figure, r.Reason)
+	}
+	return fmt.Sprintf("%s: %s: %s, and now %s (%s times it)", where, r.Figure, r.Baseline, r.Now, withInterval(r.Ratio, figure3))
+}
+
 func sameMode(a, b Mode) bool {
-	return slices.Equal(a.Groups, b.Groups) && slices.Equal(a.SignatureSchemes, b.SignatureSchemes) && a.Resumed == b.Resumed && a.HSM == b.HSM && a.Transfer == b.Transfer && a.Peer == b.Peer
+	return a.Operation == b.Operation && slices.Equal(a.Groups, b.Groups) && slices.Equal(a.SignatureSchemes, b.SignatureSchemes) && a.Resumed == b.Resumed && a.HSM == b.HSM && a.Transfer == b.Transfer && a.Peer == b.Peer
 }
 
 // differences of what figures depend on, and that is not the product.

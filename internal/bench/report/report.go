@@ -109,6 +109,8 @@ type Mode struct {
 	SignatureSchemes []string `json:"signatureSchemes,omitempty"`
 	Resumed          bool     `json:"resumed,omitempty"`
 	HSM              bool     `json:"hsm,omitempty"`
+	// Operation that follows the handshake: Request or Transfer; empty without one.
+	Operation string `json:"operation,omitempty"`
 	// Transfer is the size of the body in bytes, 0 without one.
 	Transfer int64 `json:"transfer,omitempty"`
 	// Peer is another server that was measured in the place of the gateway, and

@@ -90,6 +90,9 @@ func (m Mode) Describe() string {
 	if m.HSM {
 		parts = append(parts, "key in an HSM")
 	}
+	if m.Operation == "Request" {
+		parts = append(parts, "with an HTTP request")
+	}
 	if m.Transfer > 0 {
 		parts = append(parts, fmt.Sprintf("with %s of data", byteCount(float64(m.Transfer))))
 	}
