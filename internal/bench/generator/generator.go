@@ -131,10 +131,10 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 	}
 	if m.Phase == plan.Latency {
 		l.Phase, l.Rate = load.Latency, max(1, int(math.Round(rate)))
-		// Enough for handshakes that take half a second; who finds none free is
+		// Enough for handshakes that take a second; who finds none free is
 		// counted as dropped. More would have no session to resume when the window
 		// begins, for they take turns.
-		l.VUs = min(max((l.Rate+1)/2, int(Pods(b))), 2*l.VUs)
+		l.VUs = min(max(l.Rate, int(Pods(b))), 2*l.VUs)
 	}
 	switch mode.Operation {
 	case v1alpha1.BenchmarkOperationRequest:

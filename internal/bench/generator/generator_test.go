@@ -102,8 +102,8 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	if err != nil || l.Rate != 123 || l.Phase != load.Latency || !l.Client.Resumption || l.VUs != 32 || l.Point != "7d1c/r2-n4-resumed-Latency" {
 		t.Errorf("%+v, %v", l, err)
 	}
-	// No more clients than half a second's handshakes: each needs a session by the end of the warm-up.
-	if l, err = LoadOf(b, p, m, target, 1, 21, noon); err != nil || l.VUs != 11 {
+	// No more clients than a second's handshakes: each needs a session by the end of the warm-up.
+	if l, err = LoadOf(b, p, m, target, 1, 21, noon); err != nil || l.VUs != 21 {
 		t.Errorf("a slow gateway: %+v, %v", l, err)
 	}
 	if l, err = LoadOf(b, p, m, target, 1, 0.2, noon); err != nil || l.Rate != 1 || l.VUs != 1 {
