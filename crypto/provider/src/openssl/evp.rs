@@ -219,11 +219,12 @@ impl Library {
     }
 
     /// The process's default context: for tests, which run without a provider.
+    #[cfg(test)]
     pub fn process_default() -> Library {
         Library(null_mut())
     }
 
-    /// A context of its own, whose generator fails.
+    /// A context of its own, whose generator fails on every thread that has not called `repeat`.
     #[cfg(test)]
     pub fn without_randomness() -> Library {
         extern "C" {
@@ -241,6 +242,44 @@ impl Library {
             let ctx = OSSL_LIB_CTX_new();
             assert_eq!(RAND_set_DRBG_type(ctx, c"TEST-RAND".as_ptr(), null(), null(), null()), 1);
             Library(ctx)
+        }
+    }
+
+    /// From now on, this thread's numbers of a context `without_randomness` follow from `stream` (EVP_RAND-TEST-RAND(7)):
+    /// that many KiB of one sequence are left out.
+    #[cfg(test)]
+    pub fn repeat(&self, stream: usize) {
+        enum EvpRandCtx {}
+        extern "C" {
+            fn RAND_get0_public(ctx: *mut LibCtx) -> *mut EvpRandCtx;
+            fn RAND_get0_private(ctx: *mut LibCtx) -> *mut EvpRandCtx;
+            fn EVP_RAND_instantiate(
+                rand: *mut EvpRandCtx,
+                strength: c_uint,
+                prediction_resistance: c_int,
+                personalization: *const u8,
+                len: usize,
+                params: *const Param,
+            ) -> c_int;
+            fn EVP_RAND_generate(
+                rand: *mut EvpRandCtx,
+                out: *mut u8,
+                len: usize,
+                strength: c_uint,
+                prediction_resistance: c_int,
+                additional: *const u8,
+                additional_len: usize,
+            ) -> c_int;
+        }
+        assert!(!self.0.is_null(), "the process's default context is everybody's");
+        let params = [Param::unsigned(c"generate", &1), Param::unsigned(c"strength", &256), Param::END];
+        let mut left_out = vec![0; stream << 10];
+        // SAFETY: both generators are this thread's; the lengths are those of what is passed.
+        unsafe {
+            for rand in [RAND_get0_public(self.0), RAND_get0_private(self.0)] {
+                assert_eq!(EVP_RAND_instantiate(rand, 0, 0, null(), 0, params.as_ptr()), 1);
+                assert_eq!(EVP_RAND_generate(rand, left_out.as_mut_ptr(), left_out.len(), 0, 0, null(), 0), 1);
+            }
         }
     }
 

@@ -174,6 +174,23 @@ fn sources_nest_and_belong_to_their_thread() {
     assert_eq!(nested, first, "what happens inside and elsewhere changes nothing");
 }
 
+/// A test that fails does so in each run.
+#[test]
+fn tests_repeat_themselves() {
+    for name in ["p256_haetae2", "rsa3072_mldsa44", "x25519_smaug_t1", "CROSSrsdp128fast"] {
+        let algorithm = ALGORITHMS.iter().find(|a| a.name == name).unwrap();
+        let all = || {
+            let key = new_key(algorithm);
+            let output = if algorithm.is_signature() { key.sign(b"") } else { key.encapsulate().map(|out| out.0) };
+            (key.private_bytes().unwrap(), output.unwrap())
+        };
+        let first = std::thread::scope(|s| s.spawn(all).join().unwrap());
+        let (second, third) = std::thread::scope(|s| s.spawn(|| (all(), all())).join().unwrap());
+        assert!(first == second, "{name}: two threads do the same");
+        assert!(second != third, "{name}: one thread goes on to other keys");
+    }
+}
+
 #[test]
 fn each_library_context_has_its_own() {
     let without: &'static Provider = Box::leak(Box::new(provider_of(Library::without_randomness(), |_| None).unwrap()));

@@ -1,17 +1,7 @@
 //! Signatures: what verifies, and what does not.
 
-use super::support::{every, flipped, halves, joined, key, other_key, provider, some_bits};
+use super::support::{every, flipped, halves, joined, key, other_key, provider, signature, some_bits, MESSAGE};
 use crate::{algorithm::Algorithm, error::Reason, key::Key};
-use std::sync::OnceLock;
-
-const MESSAGE: &[u8] = b"a message that is somewhat longer than any of the digests that go with the classical halves";
-
-/// A signature of MESSAGE by the algorithm's key, which all tests share.
-fn signature(a: &'static Algorithm) -> &'static [u8] {
-    static SIGNATURES: [OnceLock<Vec<u8>>; crate::algorithm::COUNT] =
-        [const { OnceLock::new() }; crate::algorithm::COUNT];
-    SIGNATURES[provider().index_of(a)].get_or_init(|| key(a).sign(MESSAGE).unwrap())
-}
 
 fn refuse(key: &Key, message: &[u8], signature: &[u8], why: &str) {
     match key.verify(message, signature) {

@@ -1,5 +1,8 @@
 //! What the tests share: a provider without OpenSSL's core, keys that are made once, and a way to go through all
 //! algorithms on all processors.
+//!
+//! All randomness repeats itself: a test does the same in each run, whichever thread runs it and whatever ran before.
+//! OQSPROVIDER_SEED=1, 2, ... has other keys, signatures and ciphertexts.
 
 use crate::{
     algorithm::{Algorithm, Primitive, ALGORITHMS, COUNT},
@@ -14,11 +17,12 @@ use crate::{
 };
 use std::{
     any::Any,
+    env,
     panic::{catch_unwind, AssertUnwindSafe},
     ptr::null,
     sync::{
         atomic::{AtomicUsize, Ordering},
-        Mutex, OnceLock,
+        LazyLock, Mutex, OnceLock,
     },
     thread,
 };
@@ -32,7 +36,7 @@ static CORE: [Dispatch; 3] =
     [entry!(from_core::OBJ_CREATE, known), entry!(from_core::OBJ_ADD_SIGID, known), Dispatch::END];
 
 pub fn provider_with(environment: impl Fn(&str) -> Option<String>) -> Result<Provider> {
-    provider_of(Library::process_default(), environment)
+    provider_of(Library::without_randomness(), environment)
 }
 
 pub fn provider_of(library: Library, environment: impl Fn(&str) -> Option<String>) -> Result<Provider> {
@@ -41,27 +45,86 @@ pub fn provider_of(library: Library, environment: impl Fn(&str) -> Option<String
     Provider::new(core, library, environment).map_err(|(_, e)| e)
 }
 
+/// What randomness is for: each has a stream of its own.
+#[derive(Clone, Copy)]
+enum Use {
+    Test,
+    Key,
+    OtherKey,
+    Signature,
+}
+
+/// How many uses there are, at least.
+const USES: usize = 4;
+
+pub fn seed() -> usize {
+    static SEED: LazyLock<usize> =
+        LazyLock::new(|| env::var("OQSPROVIDER_SEED").map_or(0, |v| v.parse().expect("OQSPROVIDER_SEED")));
+    *SEED
+}
+
+fn repeat(p: &Provider, what: Use) {
+    p.library.repeat(seed() * USES + what as usize);
+}
+
+/// Has this thread's randomness begin anew.
+pub fn begin() {
+    repeat(provider(), Use::Test);
+}
+
+/// The provider of a test, whose randomness begins anew on each thread, and with each algorithm of `every`.
 pub fn provider() -> &'static Provider {
-    static PROVIDER: OnceLock<Provider> = OnceLock::new();
-    PROVIDER.get_or_init(|| provider_with(|_| None).unwrap())
+    static PROVIDER: LazyLock<Provider> = LazyLock::new(|| provider_with(|_| None).unwrap());
+    thread_local! {
+        static BEGIN: () = repeat(&PROVIDER, Use::Test);
+    }
+    BEGIN.with(|()| &*PROVIDER)
+}
+
+/// The provider of what tests share: what it puts out does not depend on which of them asks first.
+fn maker(what: Use) -> &'static Provider {
+    static MAKER: LazyLock<Provider> = LazyLock::new(|| provider_with(|_| None).unwrap());
+    repeat(&MAKER, what);
+    &MAKER
+}
+
+fn generated(p: &'static Provider, algorithm: &'static Algorithm) -> Key<'static> {
+    let mut key = Key::empty(p, algorithm);
+    key.generate().unwrap();
+    key
+}
+
+/// The same key, of another provider.
+pub fn moved<'a>(p: &'a Provider, key: &Key) -> Key<'a> {
+    Key::from_private_bytes(p, key.algorithm, &key.private_bytes().unwrap()).unwrap()
 }
 
 pub fn new_key(algorithm: &'static Algorithm) -> Key<'static> {
-    let mut key = Key::empty(provider(), algorithm);
-    key.generate().unwrap();
-    key
+    generated(provider(), algorithm)
 }
 
 /// The algorithm's key that all tests share.
 pub fn key(algorithm: &'static Algorithm) -> &'static Key<'static> {
     static KEYS: [OnceLock<Key>; COUNT] = [const { OnceLock::new() }; COUNT];
-    KEYS[provider().index_of(algorithm)].get_or_init(|| new_key(algorithm))
+    KEYS[provider().index_of(algorithm)].get_or_init(|| moved(provider(), &generated(maker(Use::Key), algorithm)))
 }
 
 /// Another key of the algorithm, that all tests share too.
 pub fn other_key(algorithm: &'static Algorithm) -> &'static Key<'static> {
     static KEYS: [OnceLock<Key>; COUNT] = [const { OnceLock::new() }; COUNT];
-    KEYS[provider().index_of(algorithm)].get_or_init(|| new_key(algorithm))
+    KEYS[provider().index_of(algorithm)].get_or_init(|| moved(provider(), &generated(maker(Use::OtherKey), algorithm)))
+}
+
+pub const MESSAGE: &[u8] =
+    b"a message that is somewhat longer than any of the digests that go with the classical halves";
+
+/// A signature of MESSAGE by the algorithm's key, which all tests share.
+pub fn signature(algorithm: &'static Algorithm) -> &'static [u8] {
+    static SIGNATURES: [OnceLock<Vec<u8>>; COUNT] = [const { OnceLock::new() }; COUNT];
+    SIGNATURES[provider().index_of(algorithm)].get_or_init(|| {
+        let key = key(algorithm);
+        moved(maker(Use::Signature), key).sign(MESSAGE).unwrap()
+    })
 }
 
 pub fn is_kem(a: &Algorithm) -> bool {
@@ -96,6 +159,7 @@ fn all(chosen: Vec<&'static Algorithm>, check: impl Fn(&'static Algorithm) + Syn
         for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
             scope.spawn(|| {
                 while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    begin();
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm))) {
                         failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
                     }
@@ -104,10 +168,18 @@ fn all(chosen: Vec<&'static Algorithm>, check: impl Fn(&'static Algorithm) + Syn
         }
     });
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), chosen.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} fail with OQSPROVIDER_SEED={}:\n{}",
+        failures.len(),
+        chosen.len(),
+        seed(),
+        failures.join("\n")
+    );
 }
 
-fn message(panic: Box<dyn Any + Send>) -> String {
+/// What a panic says.
+pub fn message(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(s) => *s,
         Err(panic) => panic.downcast::<&str>().map_or("a panic".into(), |s| s.to_string()),
