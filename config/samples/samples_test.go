@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/testenv"
 	"qtls.dev/qtls/internal/ticketstore"
@@ -183,6 +184,22 @@ func references(t *testing.T, o *unstructured.Unstructured) []string {
 		if ca := into[v1alpha1.PQCIssuer](t, o).Spec.CA; ca != nil {
 			for _, s := range ca.SecretRefs {
 				found["Secret "+s.Name] = true
+			}
+		}
+	case "HSMPool":
+		for _, m := range into[v1alpha1.HSMPool](t, o).Spec.Members {
+			l, ok := hsmpool.LibraryOf(m)
+			if !ok {
+				continue
+			}
+			found["Secret "+l.Token.PINSecretRef.Name] = true
+			for _, f := range l.Module.Files {
+				if f.SecretRef != nil {
+					found["Secret "+f.SecretRef.Name] = true
+				}
+				if f.ConfigMapRef != nil {
+					found["ConfigMap "+f.ConfigMapRef.Name] = true
+				}
 			}
 		}
 	case "QTLSGateway":

@@ -29,6 +29,30 @@ type Member struct {
 	Client *hsm.Client
 	// Problem with what the spec says of it.
 	Problem *conditions.Problem
+	// in is where it is configured.
+	in configured
+}
+
+// configured says where the remedies for a member's problems are.
+type configured struct {
+	// pin, library and token of a member, each in words.
+	pin, library, token string
+}
+
+// ofDaemon: by the configuration of its daemon, whosever that is.
+var ofDaemon = configured{"the daemon's pin-file", "module in the daemon's configuration", "token or serial in the daemon's configuration"}
+
+// configuration of a member.
+func configuration(m v1alpha1.HSMMember) configured {
+	l, ok := LibraryOf(m)
+	if !ok {
+		return ofDaemon
+	}
+	library, token := l.Field+".path", l.Field+".token or serial"
+	if m.Daemon != nil {
+		library = l.Field + ".module.path"
+	}
+	return configured{fmt.Sprintf("the key %q of Secret %q", PINKey, l.Token.PINSecretRef.Name), library, token}
 }
 
 // Clients keeps a client for each member of every pool, and makes it anew when
@@ -59,7 +83,7 @@ func (c *Clients) Open(ctx context.Context, reader client.Reader, pool *v1alpha1
 		case err != nil:
 			return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, d.secret, err)
 		}
-		opened := Member{Name: m.Name}
+		opened := Member{Name: m.Name, in: configuration(m)}
 		if opened.Client, err = c.open(client.ObjectKeyFromObject(pool), d, Timeout(pool), secret); err != nil {
 			opened.Problem, _ = conditions.AsProblem(err)
 		}

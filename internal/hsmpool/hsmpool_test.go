@@ -43,11 +43,11 @@ func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
 		"an old PIN":    {status: down("C_Login: CKR_PIN_EXPIRED (0xa3)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINExpired, says: "a new PIN"},
 		"no PIN at all": {status: down("C_Login: CKR_USER_PIN_NOT_INITIALIZED (0x102)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINMissing, says: "set a PIN"},
 		"no PIN file":   {status: down("pin-file /pin: entity not found: CKR_GENERAL_ERROR (0x5)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonPINMissing, says: "pin-file"},
-		"no token":      {status: down("the module shows no token with label gw: CKR_TOKEN_NOT_PRESENT (0xe0)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonTokenNotFound, says: "attach"},
-		"no library":    {status: down("/opt/lib.so: cannot open shared object file: CKR_LIBRARY_LOAD_FAILED (0x1b7)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonLibraryNotLoaded, says: "PKCS #11 library that is there"},
+		"no token":      {status: down("the module shows no token with label gw: CKR_TOKEN_NOT_PRESENT (0xe0)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonTokenNotFound, says: "token or serial in the daemon's configuration"},
+		"no library":    {status: down("/opt/lib.so: cannot open shared object file: CKR_LIBRARY_LOAD_FAILED (0x1b7)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonLibraryNotLoaded, says: "PKCS #11 library that is there, with all that it needs: module in the daemon's configuration"},
 		"a sick token":  {status: down("C_Sign: CKR_DEVICE_ERROR (0x30)"), state: v1alpha1.HSMMemberDown, reason: v1alpha1.ReasonTokenFailed, says: `token "gw": C_Sign: CKR_DEVICE_ERROR`},
 	} {
-		o := judge("hsm-a", c.status, c.err)
+		o := judge(Member{Name: "hsm-a", in: ofDaemon}, c.status, c.err)
 		switch {
 		case o.State != c.state || o.Member != "hsm-a":
 			t.Errorf("%s: %+v, want the state %s", name, o, c.state)

@@ -6,6 +6,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsm"
 )
 
 func luna() v1alpha1.HSMModule {
@@ -78,5 +79,24 @@ func TestLibrariesThatGetAlongInOnePod(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is wrong is corrected where it stands.
+func TestRemediesNameTheFieldsOfALibrary(t *testing.T) {
+	token := v1alpha1.HSMToken{PINSecretRef: v1alpha1.SecretReference{Name: "luna-pin"}}
+	module, daemon := v1alpha1.HSMMember{Name: "a", Module: &v1alpha1.HSMModuleMember{HSMToken: token}}, v1alpha1.HSMMember{Name: "a", Daemon: &v1alpha1.HSMDaemon{HSMToken: token}}
+	for lastError, c := range map[string][3]string{ // the reason, and what a module's and a daemon's remedy says
+		"C_Login: CKR_PIN_INCORRECT (0xa0)":             {v1alpha1.ReasonPINWrong, `the key "pin" of Secret "luna-pin"`, `the key "pin" of Secret "luna-pin"`},
+		"C_Login: CKR_PIN_LOCKED (0xa4)":                {v1alpha1.ReasonPINLocked, `the key "pin" of Secret "luna-pin"`, `the key "pin" of Secret "luna-pin"`},
+		"no such file: CKR_LIBRARY_LOAD_FAILED (0x1b7)": {v1alpha1.ReasonLibraryNotLoaded, "spec.members[a].module.path", "spec.members[a].daemon.module.path"},
+		"no such token: CKR_TOKEN_NOT_PRESENT (0xe0)":   {v1alpha1.ReasonTokenNotFound, "spec.members[a].module.token or serial", "spec.members[a].daemon.token or serial"},
+	} {
+		for i, m := range []v1alpha1.HSMMember{module, daemon} {
+			p := judge(Member{Name: "a", in: configuration(m)}, hsm.Status{State: v1alpha1.HSMMemberDown, LastError: lastError}, nil).Problem
+			if p == nil || p.Reason != c[0] || !strings.Contains(p.Message, c[i+1]) {
+				t.Errorf("%s: %v\nwant %s, saying %s", lastError, p, c[0], c[i+1])
+			}
+		}
 	}
 }

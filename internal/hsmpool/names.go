@@ -10,6 +10,9 @@ import (
 // DaemonPort is where hsmds that the operator runs listen.
 const DaemonPort = 7443
 
+// PINKey is the key of a Secret with a token's PIN.
+const PINKey = "pin"
+
 // DaemonName of the objects of a member that the operator runs a daemon for:
 // StatefulSet, Service and all the others. The name of a StatefulSet has to
 // leave room, in a label of 63 characters, for a revision; a hash takes the

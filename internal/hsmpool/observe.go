@@ -34,7 +34,7 @@ func Observe(ctx context.Context, members []Member) []Observation {
 		}
 		asked.Go(func() {
 			status, err := m.Client.Status(ctx)
-			all[i] = judge(m.Name, status, err)
+			all[i] = judge(m, status, err)
 		})
 	}
 	asked.Wait()
@@ -42,8 +42,8 @@ func Observe(ctx context.Context, members []Member) []Observation {
 }
 
 // judge says what an answer means, and what to do. It is pure.
-func judge(member string, status hsm.Status, err error) Observation {
-	o := Observation{Member: member, Status: status, State: status.State}
+func judge(m Member, status hsm.Status, err error) Observation {
+	o := Observation{Member: m.Name, Status: status, State: status.State}
 	var reason, says, remedy string
 	switch {
 	case err != nil:
@@ -55,9 +55,9 @@ func judge(member string, status hsm.Status, err error) Observation {
 		reason, says, remedy = v1alpha1.ReasonPending, "it has not reached its token yet", "wait"
 	default:
 		says = fmt.Sprintf("token %q: %s", status.Token, status.LastError)
-		reason, remedy = tokenDown(status)
+		reason, remedy = tokenDown(status, m.in)
 	}
-	o.Problem = &conditions.Problem{Reason: reason, Message: fmt.Sprintf("member %q: %s; %s", member, says, remedy)}
+	o.Problem = &conditions.Problem{Reason: reason, Message: fmt.Sprintf("member %q: %s; %s", m.Name, says, remedy)}
 	return o
 }
 
@@ -77,23 +77,23 @@ func unanswered(err error) (reason, remedy string) {
 }
 
 // tokenDown is for a token that cannot sign.
-func tokenDown(status hsm.Status) (reason, remedy string) {
+func tokenDown(status hsm.Status, in configured) (reason, remedy string) {
 	switch status.Code() {
 	case hsm.PINIncorrect, hsm.PINInvalid, hsm.PINLenRange:
-		return v1alpha1.ReasonPINWrong, "put the token's PIN into the daemon's pin-file; it is not tried again before that changes, for tokens lock themselves"
+		return v1alpha1.ReasonPINWrong, "put the token's PIN into " + in.pin + "; it is not tried again before that changes, for tokens lock themselves"
 	case hsm.PINLocked:
-		return v1alpha1.ReasonPINLocked, "have the token's security officer set a new PIN, and put it into the daemon's pin-file"
+		return v1alpha1.ReasonPINLocked, "have the token's security officer set a new PIN, and put it into " + in.pin
 	case hsm.PINExpired:
-		return v1alpha1.ReasonPINExpired, "set a new PIN, and put it into the daemon's pin-file"
+		return v1alpha1.ReasonPINExpired, "set a new PIN, and put it into " + in.pin
 	case hsm.UserPINNotInitialized:
-		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into the daemon's pin-file"
+		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into " + in.pin
 	case hsm.TokenNotPresent, hsm.TokenNotRecognized:
-		return v1alpha1.ReasonTokenNotFound, "attach the token, or name it as it is in the daemon's configuration (token or serial)"
+		return v1alpha1.ReasonTokenNotFound, "attach the token, or name it as it is: " + in.token
 	case hsm.LibraryLoadFailed:
-		return v1alpha1.ReasonLibraryNotLoaded, "name in the daemon's configuration (module; of a member with a library its path) a PKCS #11 library that is there, with all that it needs"
+		return v1alpha1.ReasonLibraryNotLoaded, "name a PKCS #11 library that is there, with all that it needs: " + in.library
 	}
 	if strings.Contains(status.LastError, "pin-file ") {
-		return v1alpha1.ReasonPINMissing, "put the token's PIN into the daemon's pin-file"
+		return v1alpha1.ReasonPINMissing, "put the token's PIN into " + in.pin
 	}
 	return v1alpha1.ReasonTokenFailed, "see to the token; it is tried again all the time"
 }

@@ -44,7 +44,7 @@ const (
 	hsmdDrain = 20
 
 	// KeyUserPIN and KeyOfficerPIN are the Secret keys of a token's PINs.
-	KeyUserPIN    = "pin"
+	KeyUserPIN    = hsmpool.PINKey
 	KeyOfficerPIN = "so-pin"
 
 	// AnnotationHsmdFiles is, on a daemon's pod, a hash of the configuration that
