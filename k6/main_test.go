@@ -200,11 +200,15 @@ func measureWith(t testing.TB, l load.Load) []shard.Shard {
 		for i := range l.Pods {
 			pods.Go(func() {
 				out, log, err := program(t, []string{load.Variable + "=" + text, load.IndexVariable + "=" + strconv.Itoa(i)}, "measure")
-				if strings.Contains(log, "start passed") || strings.Contains(log, "inside the window") {
+				if strings.Contains(log, "start passed") || strings.Contains(log, "after its window") {
 					late.Store(true)
 					return
 				}
 				found, readErr := shard.Read(strings.NewReader(out))
+				if len(found) == 1 && found[0].Start != l.Begin().UnixNano() {
+					late.Store(true)
+					return
+				}
 				if err != nil || readErr != nil || len(found) != 1 {
 					logs[i] = fmt.Sprintf("pod %d: %v, %v\n%s\n%s", i, err, readErr, out, log)
 					return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,8 +46,24 @@ type recorder struct {
 	series map[shard.Kind]*shard.Series
 	// began is the latest beginning of a scenario.
 	began time.Time
+	// starts are the iterations of the phase Latency that began in the window, and drops those that were dropped, ever:
+	// k6 tells of these when it likes to, so only the end knows which place in the schedule an iteration had.
+	starts []startedAt
+	drops  []droppedAt
 	// cpu is what was used up to the window's ends.
 	cpu [2]cpuTime
+}
+
+// startedAt is when an iteration began, and by how much later than it were due if none had been dropped.
+type startedAt struct {
+	at  time.Time
+	lag time.Duration
+}
+
+// droppedAt is how many iterations were dropped at a time.
+type droppedAt struct {
+	at time.Time
+	n  int64
 }
 
 func newRecorder(l load.Load, s shard.Segment) *recorder {
@@ -85,11 +102,8 @@ func (r *recorder) call(o outcome, first bool, number uint64, began time.Time) {
 	if first {
 		r.shard.Iterations++
 		if r.load.Phase == load.Latency {
-			due := began.Add(time.Duration(number) * (time.Second / time.Duration(r.load.Rate)))
-			if r.shard.StartLag == nil {
-				r.shard.StartLag = &shard.Histogram{}
-			}
-			r.shard.StartLag.Record(o.begin.Sub(due))
+			due := began.Add(time.Duration(number) * r.interval())
+			r.starts = append(r.starts, startedAt{o.begin, o.begin.Sub(due)})
 		}
 	}
 	r.shard.CPU.Client += int64(o.report.Client)
@@ -132,9 +146,31 @@ func (r *recorder) add(o outcome) {
 func (r *recorder) dropped(at time.Time, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.drops = append(r.drops, droppedAt{at, n})
 	if r.inside(at) {
 		r.shard.Dropped += n
 	}
+}
+
+// interval is that of the whole load's schedule.
+func (r *recorder) interval() time.Duration { return time.Second / time.Duration(r.load.Rate) }
+
+// startLag is by how much iterations began later than they were due. k6 numbers those that it begins, and each that it
+// drops before one puts that one off by a place of this pod: by as many places of the whole load as there are pods.
+func (r *recorder) startLag() *shard.Histogram {
+	if len(r.starts) == 0 {
+		return nil
+	}
+	slices.SortFunc(r.starts, func(a, b startedAt) int { return a.at.Compare(b.at) })
+	slices.SortFunc(r.drops, func(a, b droppedAt) int { return a.at.Compare(b.at) })
+	lags, next, before := &shard.Histogram{}, 0, int64(0)
+	for _, s := range r.starts {
+		for ; next < len(r.drops) && r.drops[next].at.Before(s.at); next++ {
+			before += r.drops[next].n
+		}
+		lags.Record(s.lag - time.Duration(before)*time.Duration(r.shard.Segment.Count)*r.interval())
+	}
+	return lags
 }
 
 // watch reads what was used at both ends of the window.
@@ -158,10 +194,13 @@ func (r *recorder) line(now time.Time) (string, error) {
 		return "", fmt.Errorf("the run ended %v before its window", r.load.End().Sub(now).Round(time.Millisecond))
 	case r.began.IsZero():
 		return "", errors.New("no connection was tried: does the script call its client?")
-	case r.began.After(r.load.Begin()):
-		return "", fmt.Errorf("the load began %v inside the window: give the pods a longer warm-up", r.began.Sub(r.load.Begin()).Round(time.Millisecond))
+	case !r.began.Before(r.load.End()):
+		return "", fmt.Errorf("the load began %v after its window: give the pods a longer warm-up", r.began.Sub(r.load.End()).Round(time.Millisecond))
 	}
 	s := r.shard
+	// This pod's own window: whether it has enough in common with the others', who puts them together judges.
+	s.Start = max(s.Start, r.began.UnixNano())
+	s.StartLag = r.startLag()
 	from, to := r.cpu[0], r.cpu[1]
 	s.CPU.Periods, s.CPU.ThrottledPeriods = to.periods-from.periods, to.throttled-from.throttled
 	if total := to.machine - from.machine; from.machine > 0 && total > 0 {

@@ -96,6 +96,45 @@ func TestALatencyIsOfWhatBeginsInTheWindow(t *testing.T) {
 	}
 }
 
+// k6 counts the iterations that it begins, and not those that it drops: after a drop, in the warm-up say, each has a lower
+// number than its place in the schedule. Pods that share a load each take every so many-th place.
+func TestAnIterationIsDueAtItsPlaceInTheSchedule(t *testing.T) {
+	l := measuring()
+	l.Phase, l.Rate = load.Latency, 100 // a place each 10 ms, of two pods
+	r := newRecorder(l, shard.Segment{Count: 2})
+	begins := func(number uint64, at time.Duration) {
+		o := ended(at + 5*time.Millisecond)
+		o.begin = start.Add(at)
+		r.call(o, true, number, start)
+	}
+	begins(1200, 12*time.Second+time.Millisecond)
+	// Of these k6 tells when it likes to: after what it began afterwards, too.
+	begins(1202, 12*time.Second+62*time.Millisecond) // 1204 and 1206 are dropped before
+	r.dropped(start.Add(12*time.Second+20*time.Millisecond), 1)
+	r.dropped(start.Add(12*time.Second+40*time.Millisecond), 1)
+	begins(1204, 12*time.Second+80*time.Millisecond)
+	if lag := measured(t, r).StartLag; lag.Count() != 3 || longest(lag) != 2*time.Millisecond {
+		t.Errorf("%d lags up to %v, want 3 up to 2ms", lag.Count(), lag.Max())
+	}
+
+	r = newRecorder(l, shard.Segment{Count: 2})
+	begins(0, 0)
+	r.dropped(start.Add(500*time.Millisecond), 3) // in the warm-up
+	begins(1194, 12*time.Second+time.Millisecond)
+	if s := measured(t, r); s.Dropped != 0 || s.StartLag.Count() != 1 || longest(s.StartLag) != time.Millisecond {
+		t.Errorf("%d dropped in the window, %d lags up to %v; want 0, and 1 of 1ms", s.Dropped, s.StartLag.Count(), s.StartLag.Max())
+	}
+}
+
+// The others have measured without it by then: who merges judges of that.
+func TestAPodThatBeginsInsideTheWindowSaysSince(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	r.call(ended(14*time.Second), true, 0, start.Add(13*time.Second))
+	if s := measured(t, r); s.Start != start.Add(13*time.Second).UnixNano() || s.Window() != 27*time.Second {
+		t.Errorf("a window of %v from %v", s.Window(), time.Unix(0, s.Start))
+	}
+}
+
 func TestHandshakesOfOtherKindsAreSeriesOfTheirOwn(t *testing.T) {
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
 	for _, change := range []func(*openssl.Report){
@@ -168,8 +207,8 @@ func TestARunThatIsNotWholeHasNoResult(t *testing.T) {
 		began time.Duration
 		now   time.Duration
 	}{
-		"the run ended 1s before its window":     {0, 39 * time.Second},
-		"the load began 500ms inside the window": {10500 * time.Millisecond, time.Minute},
+		"the run ended 1s before its window":       {0, 39 * time.Second},
+		"the load began 500ms after its window: g": {40500 * time.Millisecond, time.Minute},
 	} {
 		r := newRecorder(measuring(), shard.Segment{Count: 2})
 		r.call(ended(15*time.Second), true, 0, start.Add(test.began))
