@@ -241,8 +241,10 @@ const (
 	AnnotationBenchmark = GroupName + "/benchmark"
 	// AnnotationMeasurement on a load generator's Job: what it measures.
 	AnnotationMeasurement = GroupName + "/measurement"
-	// AnnotationUsageBegin and AnnotationUsageEnd on it: what the gateway's pods had
-	// used when its window began, and just before that ended, in JSON.
+	// AnnotationUsageIdle, AnnotationUsageBegin and AnnotationUsageEnd on it: what the
+	// gateway's pods had used before its load, when its window began, and just before
+	// that ended, in JSON.
+	AnnotationUsageIdle  = GroupName + "/usage-idle"
 	AnnotationUsageBegin = GroupName + "/usage-begin"
 	AnnotationUsageEnd   = GroupName + "/usage-end"
 	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.

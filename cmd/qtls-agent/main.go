@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"qtls.dev/qtls/internal/agent"
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/mtls"
@@ -31,6 +32,7 @@ const usage = `Usage: qtls-agent COMMAND
 
 Commands:
   run      keep HAProxy running what the operator publishes
+  haproxy  become HAProxy, after the agent may see what the container uses
   drain    have HAProxy end when its connections have; the container's preStop hook
   version  print the version
 
@@ -59,6 +61,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch name {
 	case "run":
 		err = run(ctx, args, stderr, log)
+	case "haproxy":
+		err = become(args, stderr, log)
 	case "drain":
 		err = drain(ctx, args, stderr, log)
 	case "version":
@@ -103,6 +107,20 @@ func parse(flags *flag.FlagSet, args []string, stderr io.Writer, valid func() er
 		return errUsage
 	}
 	return nil
+}
+
+// become HAProxy. What the container uses is for benchmarks to see: HAProxy starts
+// where the agent may not see it, too.
+func become(args []string, stderr io.Writer, log *slog.Logger) error {
+	flags := flag.NewFlagSet("qtls-agent haproxy", flag.ContinueOnError)
+	if err := parse(flags, args, stderr, func() error { return nil }); err != nil {
+		return err
+	}
+	if err := agent.LendControlGroup(haproxy.LoanSocket, cgroup.Dir); err != nil {
+		log.Warn("the agent does not see what this container uses", "error", err)
+	}
+	command := haproxy.Command()
+	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, os.Environ()))
 }
 
 func run(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger) error {

@@ -25,6 +25,7 @@ func TestCommandLine(t *testing.T) {
 		{"run --nonsense", exitUsage, "", "-nonsense"},
 		{"run -h", 0, "", "name of the gateway"},
 		{"run --namespace shop --gateway web --pod web-1", exitFailed, "", "in-cluster configuration"},
+		{"haproxy -W", exitUsage, "", "-W"},
 		{"drain --delay 5", exitUsage, "", "delay"},
 		{"drain --delay -5s", exitUsage, "", "not below 0s"},
 	} {

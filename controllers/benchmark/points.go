@@ -13,6 +13,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/bench/evidence"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
@@ -106,8 +107,8 @@ func resumes(mode v1alpha1.BenchmarkMode) bool {
 	return mode.Handshake == v1alpha1.BenchmarkHandshakeResumed
 }
 
-// evidence of one measurement.
-func evidence(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, result shard.Result, used *usage, capacity float64) validity.Evidence {
+// evidenceOf one measurement.
+func evidenceOf(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, result shard.Result, used *usage, capacity float64) validity.Evidence {
 	e := validity.Evidence{Phase: validity.Phase(m.Phase), Window: p.Load.Duration, Common: result.Common, Resumes: resumes(mode),
 		Dropped: result.Dropped, StartLagP99: result.StartLag.Percentile(99), WantedReplicas: int(m.Replicas)}
 	for i := range result.Handshakes {
@@ -126,6 +127,7 @@ func evidence(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, resu
 	if used != nil {
 		e.Replicas, e.MachineIdle = used.Replicas, used.MachineIdle
 	}
+	evidence.Complete(&e, result)
 	if m.Phase == plan.Latency {
 		e.Rate, e.WantedRate = result.PerSecond, math.Max(1, math.Round(p.Rate(capacity)))
 	}

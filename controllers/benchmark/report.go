@@ -138,7 +138,7 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 				return nil, fmt.Errorf("record of %s: %w", m, err)
 			}
 			r.Result = &result
-			r.Evidence = evidence(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+			r.Evidence = evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
 			r.Evidence.Generator = generatorOf(result, s.plan.Load.Duration, limit)
 			if m.Phase == plan.Latency {
 				r.Evidence.CapacityInvalid = noCapacity[capacityOf(m)]

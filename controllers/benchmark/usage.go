@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,12 +14,15 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/evidence"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
@@ -62,19 +66,26 @@ type sample struct {
 // samples of all pods, by UID; of those that answered.
 type samples map[types.UID]sample
 
-// moments of a Job at which pods are sampled: when its window begins, and just
-// before it ends. What is used in between is of the load alone. The samples lie on
-// the Job, so that whoever collects its result has them.
-var moments = []string{v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd}
+// moments of a Job at which pods are sampled: before its load, when its window
+// begins, and just before it ends. What is used between the latter two is of the load
+// alone. The samples lie on the Job, so that whoever collects its result has them.
+var moments = []string{v1alpha1.AnnotationUsageIdle, v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd}
 
 // moment says when a sample is due, and until when it makes sense.
-func moment(begin, end time.Time, which string) (due, until time.Time) {
-	window := end.Sub(begin)
-	if which == v1alpha1.AnnotationUsageBegin {
+func moment(l load.Load, which string) (due, until time.Time) {
+	start, begin, end, window := time.Unix(0, l.Start), l.Begin(), l.End(), l.Window
+	switch which {
+	case v1alpha1.AnnotationUsageIdle:
+		return start.Add(-idleBefore), start
+	case v1alpha1.AnnotationUsageBegin:
 		return begin, begin.Add(window / 4)
+	default:
+		return end.Add(-max(window/20, min(500*time.Millisecond, window/4))), end
 	}
-	return end.Add(-max(window/20, min(500*time.Millisecond, window/4))), end
 }
+
+// idleBefore a load: the pods of its generator start then, and none connects.
+const idleBefore = 3 * time.Second
 
 // observeUsage takes the samples that are due, and says after how long the next
 // one is. What is missed stays unobserved, and makes the measurement no result.
@@ -89,7 +100,7 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 		if _, done := job.Annotations[which]; done {
 			continue
 		}
-		due, until := moment(l.Begin(), l.End(), which)
+		due, until := moment(l, which)
 		now := r.Clock.Now()
 		switch {
 		case now.After(until):
@@ -151,6 +162,8 @@ type usage struct {
 	// Machines that the pods run on, and their images.
 	Machines []report.Machine `json:"machines,omitempty"`
 	Images   []report.Image   `json:"images,omitempty"`
+	// Versions of the programs in the pods.
+	Versions map[string]string `json:"versions,omitempty"`
 }
 
 // used is the usage while a Job made its load, with the images that were in use.
@@ -161,31 +174,57 @@ func (r *Reconciler) used(ctx context.Context, job *batchv1.Job, g *v1alpha1.QTL
 	}
 	pods, err := r.podsOfGateway(ctx, g)
 	u.Images = gatewayImages(pods)
+	if l, e := generator.LoadIn(job); e == nil {
+		u.countKills(pods, l)
+	}
 	return u, err
+}
+
+// countKills adds to the replicas the containers that were killed for lack of memory
+// since a load began: of those the kernel's own count has gone with them.
+func (u *usage) countKills(pods []corev1.Pod, l load.Load) {
+	for i := range u.Replicas {
+		one := &u.Replicas[i]
+		p := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == one.Name })
+		if p < 0 || one.OOMKills > 0 {
+			continue
+		}
+		for _, c := range pods[p].Status.ContainerStatuses {
+			for _, ended := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+				// The kubelet tells whole seconds.
+				if ended != nil && ended.Reason == "OOMKilled" && !ended.FinishedAt.Time.Before(time.Unix(0, l.Start).Truncate(time.Second)) {
+					one.OOMKills++
+				}
+			}
+		}
+	}
 }
 
 // usageOf the gateway while a Job made its load; nil if it was not observed.
 func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
-	var taken [2]samples
+	var taken [3]samples
 	for i, which := range moments {
-		if json.Unmarshal([]byte(job.Annotations[which]), &taken[i]) != nil {
+		if json.Unmarshal([]byte(job.Annotations[which]), &taken[i]) != nil && which != v1alpha1.AnnotationUsageIdle {
 			return nil
 		}
 	}
-	begin, end := taken[0], taken[1]
-	u := &usage{}
+	idle, begin, end := taken[0], taken[1], taken[2]
+	u := &usage{Versions: map[string]string{}}
 	for uid, before := range begin {
 		after, there := end[uid]
-		one := validity.Replica{Name: before.Name, Node: before.Node, Quota: quota(g)}
-		if !there || after.Usage.Worker != before.Usage.Worker || after.Usage.Time <= before.Usage.Time {
-			one.Disturbed = true
-			u.Replicas = append(u.Replicas, one)
+		one := validity.Replica{Disturbed: true}
+		if there {
+			one = evidence.Replica(before.Usage, after.Usage)
+			maps.Copy(u.Versions, after.Usage.Versions)
+		}
+		one.Name, one.Node, one.Quota = before.Name, before.Node, quota(g)
+		if c := idle[uid].Usage.Container; c != nil && !one.Disturbed {
+			one.IdleMemory = c.Memory
+		}
+		u.Replicas = append(u.Replicas, one)
+		if one.Disturbed {
 			continue
 		}
-		one.Observed = time.Duration(after.Usage.Time - before.Usage.Time)
-		one.CPU = time.Duration(after.Usage.CPU - before.Usage.CPU)
-		one.Handshakes = after.Usage.TLSConnections - before.Usage.TLSConnections
-		u.Replicas = append(u.Replicas, one)
 		if m := before.Usage.Machine; !slices.ContainsFunc(u.Machines, func(o report.Machine) bool { return o.Name == before.Node }) {
 			u.Machines = append(u.Machines, report.Machine{Name: before.Node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel})
 		}

@@ -4,6 +4,7 @@ package benchmark
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/report"
+	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/resources"
 )
@@ -80,7 +83,7 @@ func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenc
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			for _, due := range []time.Time{l.Begin(), l.End().Add(-500 * time.Millisecond)} {
+			for _, due := range []time.Time{time.Unix(0, l.Start).Add(-idleBefore), l.Begin(), l.End().Add(-500 * time.Millisecond)} {
 				if again := step(); late == 0 && at.Now().Add(again).Sub(due).Abs() > 10*time.Millisecond {
 					w.t.Errorf("at %s it is looked again after %s, and a sample is due at %s", at.Now(), again, due)
 				}
@@ -104,6 +107,65 @@ func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
 		ticks := since.Milliseconds()
 		return dataplane.Usage{Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: dataplane.Machine{CPUModel: "Some CPU", CPUs: 2},
 			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
+	}
+}
+
+// with adds evidence to a usage, since noon.
+func with(usage func(time.Time) (dataplane.Usage, error), add func(u *dataplane.Usage, since time.Duration)) func(time.Time) (dataplane.Usage, error) {
+	return func(at time.Time) (dataplane.Usage, error) {
+		u, err := usage(at)
+		add(&u, at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)))
+		return u, err
+	}
+}
+
+// Each is named by what the pods' agents and the load generator say alone.
+func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		share  float64
+		add    func(u *dataplane.Usage, since time.Duration)
+		change func(w *world)
+		want   validity.Bottleneck
+		says   string
+	}{
+		"quota": {0.9, func(u *dataplane.Usage, since time.Duration) {
+			periods := since.Milliseconds() / 100
+			u.Container = &cgroup.Usage{Periods: periods, ThrottledPeriods: periods * 99 / 100, Memory: 60 << 20, MemoryLimit: 256 << 20}
+		}, nil, validity.CPUQuota, "of its CPU periods"},
+		"HSM": {0.3, func(u *dataplane.Usage, since time.Duration) {
+			u.HSM = &dataplane.HSMUsage{Time: u.Time, Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}
+		}, nil, validity.HSM, "HSM was busy for 97.5 %"},
+		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
+			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
+		}, nil, validity.Network, "of the segments were sent again"},
+		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, func(w *world) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1"}}
+			w.get(pod)
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "haproxy", RestartCount: 1, LastTerminationState: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(time.Date(2026, 6, 1, 13, 0, 0, 0, time.UTC))}}}}
+			if err := w.Status().Update(w.t.Context(), pod); err != nil {
+				w.t.Fatal(err)
+			}
+		}, validity.Memory, "replica web-1 was killed 1 times for lack of memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			limited(w)
+			w.usage = with(used(c.share, 0.5), c.add)
+			if c.change != nil {
+				c.change(w)
+			}
+			b := runObserved(w, 0)
+			stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+			w.get(stored)
+			r, err := report.Parse([]byte(stored.Data[reportJSON]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Points[0].Capacity.Bottleneck; got.Bottleneck != c.want || !strings.Contains(strings.Join(got.Evidence, "; "), c.says) {
+				t.Errorf("%+v, want %s: %s", got, c.want, c.says)
+			}
+		})
 	}
 }
 
@@ -204,6 +266,9 @@ func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {
 		"the machine is full":              {used(0.99, 0.05), 0, "MachineBusy"},
 		"the replica could have done more": {used(0.6, 0.5), 0, "NotSaturated: replica web-1 used 60 % of its CPU quota"},
 		"the samples come too late":        {used(0.99, 0.5), 2 * time.Second, "NotObserved"},
+		"the HSM is what the replica waits for": {with(used(0.3, 0.5), func(u *dataplane.Usage, since time.Duration) {
+			u.HSM = &dataplane.HSMUsage{Time: u.Time, Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}
+		}), 0, "NotSaturated"},
 		"HAProxy is restarted": {func(at time.Time) (dataplane.Usage, error) {
 			u, err := used(0.99, 0.5)(at)
 			u.Worker = at.String()

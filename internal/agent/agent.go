@@ -100,6 +100,9 @@ type Agent struct {
 	failing string
 	// handshakes counts what HAProxy's log tells.
 	handshakes *handshakes
+	// lent is HAProxy's control group.
+	lent     borrowed
+	programs programs
 	// restoring: the current tree is one that HAProxy ran before, after it
 	// refused another.
 	restoring bool
@@ -139,6 +142,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer log.Close()
 	go readLines(log, a.handshakes.take)
+	loans, err := listenForLoans(filepath.Join(a.RunDir, filepath.Base(haproxy.LoanSocket)))
+	if err != nil {
+		return err
+	}
+	defer loans.Close()
+	go a.lent.borrow(loans)
 
 	a.look(ctx)
 	go a.Objects.ConfigMap(ctx, dataplane.ObjectName(a.Gateway), func(m *corev1.ConfigMap, err error) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -33,18 +34,26 @@ const maxLine = 8 << 10
 // takes it over from an earlier one; what is logged in between waits in the
 // workers' rings.
 func listenForLog(path string) (*net.UnixListener, error) {
+	return listenOn(path, func() (*net.UnixListener, error) {
+		return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	})
+}
+
+// listenOn opens a socket that only this user may use, in place of an earlier one.
+func listenOn[S io.Closer](path string, listen func() (S, error)) (S, error) {
+	var none S
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return none, err
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	socket, err := listen()
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		listener.Close()
-		return nil, err
+		socket.Close()
+		return none, err
 	}
-	return listener, nil
+	return socket, nil
 }
 
 // readLines has each line that a worker sends taken, until the listener is

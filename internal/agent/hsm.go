@@ -342,6 +342,8 @@ type hsmStatus struct {
 	Started       time.Time         `json:"started"`
 	AbandonedJobs int               `json:"abandonedJobs"`
 	Members       []hsmMemberStatus `json:"members"`
+	// path of the file that it is from.
+	path string
 }
 
 type hsmMemberStatus struct {
@@ -371,14 +373,18 @@ func (m hsmMemberStatus) inStatus() dataplane.HSMMemberStatus {
 
 // hsmStatus of a worker; nil while it has none.
 func (t trees) hsmStatus(tree string, pid int) (*hsmStatus, error) {
-	content, err := os.ReadFile(filepath.Join(t.hsmStatusDir(tree), fmt.Sprintf("%d.json", pid)))
+	return readHSMStatus(filepath.Join(t.hsmStatusDir(tree), fmt.Sprintf("%d.json", pid)))
+}
+
+func readHSMStatus(path string) (*hsmStatus, error) {
+	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var s hsmStatus
+	s := hsmStatus{path: path}
 	if err := json.Unmarshal(content, &s); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,11 +40,13 @@ const (
 	memberSecret = "vault-clients"
 )
 
-// relay stands for the way to a member: it can be cut.
+// relay stands for the way to a member: it can be cut, and it can be long.
 type relay struct {
 	t       *testing.T
 	address string
 	to      string
+	// delay of each answer, in nanoseconds.
+	delay atomic.Int64
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -87,9 +90,21 @@ func (r *relay) mend() {
 				from.Close()
 			}
 			go pass(to, from)
-			go pass(from, to)
+			go pass(from, delayed{to, &r.delay})
 		}
 	}()
+}
+
+// delayed is a connection whose data comes later.
+type delayed struct {
+	net.Conn
+	by *atomic.Int64
+}
+
+func (d delayed) Read(p []byte) (int, error) {
+	n, err := d.Conn.Read(p)
+	time.Sleep(time.Duration(d.by.Load()))
+	return n, err
 }
 
 // keep connections to close when the way is cut, unless it has been.

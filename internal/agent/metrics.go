@@ -41,6 +41,8 @@ type Metrics struct {
 	// storeReached is when the store of ticket keys last answered, in Unix
 	// seconds; 0: never.
 	storeReached atomic.Int64
+	// storeWaited is for how long it was waited for in total, in nanoseconds.
+	storeWaited atomic.Int64
 
 	// admin is the socket of the worker that serves; empty while none does.
 	admin atomic.Pointer[runtime.Admin]

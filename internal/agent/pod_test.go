@@ -29,7 +29,6 @@ import (
 	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
-	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/mtls"
 )
@@ -124,6 +123,8 @@ type pod struct {
 	network *network
 	// ahead is by how much its clock is.
 	ahead time.Duration
+	// group that HAProxy's container is in; nil: the test's.
+	group *controlGroup
 	// env is added to the containers' environment.
 	env     []string
 	rootfs  string
@@ -194,6 +195,12 @@ mount --bind "$BIN" "$ROOT/run/bin"
 mount --bind "$DIR/agent-tls" "$ROOT/run/agent-tls"
 mount --bind "$DIR/token" "$ROOT/run/secrets/kubernetes.io/serviceaccount"
 mount -t proc proc "$ROOT/proc"
+mount -t tmpfs none "$ROOT/sys"
+for hierarchy in $CGROUPS; do
+	echo 0 >"${hierarchy#*=}/cgroup.procs"
+	mkdir -p "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
+	mount --bind "${hierarchy#*=}" "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
+done
 mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
 exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --userspec=` + fmt.Sprintf("%d:%d", podUser, podUser) + ` "$ROOT" "$@"`
 	host, port, err := net.SplitHostPort(p.api.Listener.Addr().String())
@@ -204,6 +211,9 @@ exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --user
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + p.rootfs, "DIR=" + p.dir, "BIN=" + binary,
 		"POD_NAME=" + p.name, "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 	cmd.Env = append(cmd.Env, p.env...)
+	if name == "haproxy" && p.group != nil {
+		cmd.Env = append(cmd.Env, "CGROUPS="+p.group.hierarchies())
+	}
 	if p.ahead != 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("AHEAD=%d", int(p.ahead.Seconds())))
 	}
@@ -241,7 +251,7 @@ func (p *pod) startAgent() {
 
 func (p *pod) startHAProxy() {
 	p.t.Helper()
-	p.haproxy = p.container("haproxy", haproxy.Command()...)
+	p.haproxy = p.container("haproxy", "/run/bin/qtls-agent", "haproxy")
 }
 
 // start the pod as the kubelet does: HAProxy when the agent's start-up probe

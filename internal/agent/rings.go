@@ -44,6 +44,8 @@ type reading struct {
 	err      error
 	// until when the document is good.
 	until time.Duration
+	// took is how long reading did.
+	took time.Duration
 }
 
 // followRings reads rings, whose names in the store are given, at once, whenever
@@ -61,12 +63,13 @@ func followRings(ctx context.Context, store RingStore, rings []string, stored ma
 	for {
 		failed := false
 		for _, ring := range rings {
+			asked := time.Now()
 			document, err := store.Read(ctx, stored[ring])
 			if ctx.Err() != nil {
 				return
 			}
 			failed = failed || err != nil
-			deliver(reading{ring, document, err, now() + document.ExpiresIn})
+			deliver(reading{ring, document, err, now() + document.ExpiresIn, time.Since(asked)})
 		}
 		pause := ringPoll
 		if failed {
@@ -213,6 +216,7 @@ func (a *Agent) ticketAccess(s *corev1.Secret, err error) {
 
 // ringRead takes in what reading a ring came to.
 func (a *Agent) ringRead(r reading) {
+	a.Metrics.storeWaited.Add(int64(r.took))
 	seen, needed := a.rings[r.ring]
 	if !needed {
 		return

@@ -3,16 +3,24 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/http"
 	"os"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
+	"qtls.dev/qtls/internal/version"
 )
 
 // usage answers GET /v1/usage.
@@ -27,6 +35,29 @@ func (a *Agent) usage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
+	// What follows is evidence of what limits the pod: without it, it is not observed.
+	missing := func(what string, err error) {
+		a.Log.Debug("not observed", "what", what, "error", err)
+	}
+	if c, err := a.lent.usage(); err == nil {
+		u.Container = &c
+	} else {
+		missing("container", err)
+	}
+	if n, err := networkOf(os.ReadFile); err == nil {
+		u.Network = &n
+	} else {
+		missing("network", err)
+	}
+	if s := a.Metrics.hsm.Load(); s != nil {
+		if u.HSM, err = hsmUsageOf(s.path); err != nil {
+			missing("HSM", err)
+		}
+	}
+	if t := a.Metrics.tickets.Load(); t != nil {
+		u.Tickets = &dataplane.TicketUsage{Own: t.epoch == 0, StoreWaited: time.Duration(a.Metrics.storeWaited.Load())}
+	}
+	u.Versions = a.programs.versions(a.HAProxy)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(u)
 }
@@ -55,7 +86,146 @@ func usageOf(ctx context.Context, admin runtime.Admin) (dataplane.Usage, error) 
 		return dataplane.Usage{}, err
 	}
 	return dataplane.Usage{Machine: machine, Time: now.UnixNano(), Worker: fmt.Sprintf("%d@%d", info.PID, info.Started), CPU: int64(cpu),
-		TLSConnections: int64(info.TLSConnections), MachineTotal: total, MachineIdle: idle}, nil
+		TLSConnections: int64(info.TLSConnections), Connections: int64(info.Connections), MachineTotal: total, MachineIdle: idle}, nil
+}
+
+// networkOf this process, which is its pod's: TCP's counters, and the bytes of all
+// interfaces but loopback.
+func networkOf(read func(string) ([]byte, error)) (dataplane.Network, error) {
+	snmp, err := read("/proc/self/net/snmp")
+	if err != nil {
+		return dataplane.Network{}, err
+	}
+	dev, err := read("/proc/self/net/dev")
+	if err != nil {
+		return dataplane.Network{}, err
+	}
+	var n dataplane.Network
+	if n.Segments, n.Retransmitted, err = parseTCP(string(snmp)); err != nil {
+		return dataplane.Network{}, err
+	}
+	for line := range strings.Lines(string(dev)) {
+		name, counters, found := strings.Cut(line, ":")
+		if !found || strings.TrimSpace(name) == "lo" {
+			continue
+		}
+		// Bytes received, seven more of the receiver, bytes sent.
+		fields := strings.Fields(counters)
+		if len(fields) < 9 {
+			return dataplane.Network{}, fmt.Errorf("/proc/net/dev: %.80q: want 16 counters", line)
+		}
+		received, err1 := strconv.ParseInt(fields[0], 10, 64)
+		sent, err2 := strconv.ParseInt(fields[8], 10, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return dataplane.Network{}, fmt.Errorf("/proc/net/dev: %w", err)
+		}
+		n.BytesReceived, n.BytesSent = n.BytesReceived+received, n.BytesSent+sent
+	}
+	return n, nil
+}
+
+// parseTCP reads from /proc/net/snmp how many segments were sent, and sent again: a
+// line with the names of TCP's counters, and one with their values. The kernel does
+// not count the latter among the former.
+func parseTCP(snmp string) (segments, again int64, err error) {
+	var names []string
+	for line := range strings.Lines(snmp) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0 || fields[0] != "Tcp:":
+		case names == nil:
+			names = fields
+		default:
+			counters := map[string]int64{}
+			for i := 1; i < min(len(names), len(fields)); i++ {
+				if counters[names[i]], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
+					return 0, 0, fmt.Errorf("/proc/net/snmp: %s: %w", names[i], err)
+				}
+			}
+			sent, known := counters["OutSegs"]
+			again, too := counters["RetransSegs"]
+			if known && too {
+				return sent + again, again, nil
+			}
+		}
+	}
+	return 0, 0, errors.New("/proc/net/snmp does not tell how many segments TCP has sent")
+}
+
+// hsmUsageOf what the worker last wrote; nil when it has ended meanwhile.
+func hsmUsageOf(path string) (*dataplane.HSMUsage, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := readHSMStatus(path)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	u := &dataplane.HSMUsage{Time: info.ModTime().UnixNano()}
+	for _, m := range s.Members {
+		u.Sessions += int64(m.Sessions)
+		u.Signatures += int64(m.Latency.Count)
+		u.Waited += time.Duration(m.Latency.Sum) * time.Microsecond
+	}
+	return u, nil
+}
+
+// programs of the pod.
+type programs struct {
+	once  sync.Once
+	known atomic.Pointer[map[string]string]
+}
+
+// versions by name. To ask the programs takes a while: until they have answered
+// there are none.
+func (p *programs) versions(haproxy string) map[string]string {
+	p.once.Do(func() {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			known := map[string]string{"Q-TLS agent": version.Version}
+			text, _ := exec.CommandContext(ctx, haproxy, "-vv").Output()
+			maps.Copy(known, parseHAProxyVersions(string(text)))
+			text, _ = exec.CommandContext(ctx, "openssl", "list", "-providers", "-provider", "oqsprovider").Output()
+			maps.Copy(known, parseProviderVersion(string(text)))
+			p.known.Store(&known)
+		}()
+	})
+	if known := p.known.Load(); known != nil {
+		return *known
+	}
+	return nil
+}
+
+var (
+	haproxyVersion = regexp.MustCompile(`(?m)^HAProxy version (\S+)`)
+	opensslVersion = regexp.MustCompile(`(?m)^Running on SSL library version : OpenSSL (\S+)`)
+	// providerVersion follows the provider's name in a list of them.
+	providerVersion = regexp.MustCompile(`(?m)^\s+oqsprovider\n(?:\s{4,}.*\n)*?\s+version: (\S+)`)
+)
+
+// parseHAProxyVersions reads `haproxy -vv`.
+func parseHAProxyVersions(text string) map[string]string {
+	known := map[string]string{}
+	if m := haproxyVersion.FindStringSubmatch(text); m != nil {
+		known["HAProxy"] = m[1]
+	}
+	if m := opensslVersion.FindStringSubmatch(text); m != nil {
+		known["OpenSSL"] = m[1]
+	}
+	return known
+}
+
+// parseProviderVersion reads `openssl list -providers`.
+func parseProviderVersion(text string) map[string]string {
+	if m := providerVersion.FindStringSubmatch(text); m != nil {
+		return map[string]string{"oqsprovider": m[1]}
+	}
+	return nil
 }
 
 // parseStat reads the first line of /proc/stat: user, nice, system, idle, iowait,

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"reflect"
+	"strconv"
 	"testing"
+	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
 )
@@ -49,5 +53,110 @@ func TestWithoutHAProxyThereIsNoUsage(t *testing.T) {
 	(&Agent{Options: Options{Metrics: NewMetrics()}}).usage(w, httptest.NewRequest(http.MethodGet, "/v1/usage", nil))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+}
+
+const (
+	snmp = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RtoMin MaxConn InSegs OutSegs RetransSegs InErrs\nTcp: 1 200 -1 500 990 10 0\nUdp: InDatagrams\nUdp: 7\n"
+	dev  = "Inter-|   Receive                                                |  Transmit\n" +
+		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +
+		"    lo:    7777      10    0    0    0     0          0         0     7777      10    0    0    0     0       0          0\n" +
+		"  eth0:  1000      10    0    0    0     0          0         0     3000      20    0    0    0     0       0          0\n" +
+		"  eth1:50      1    0    0    0     0          0         0     60      1    0    0    0     0       0          0\n"
+)
+
+func TestThePodsNetworkIsTCPsAndThatOfItsInterfaces(t *testing.T) {
+	read := func(snmp, dev string) func(string) ([]byte, error) {
+		return func(name string) ([]byte, error) {
+			return []byte(map[string]string{"/proc/self/net/snmp": snmp, "/proc/self/net/dev": dev}[name]), nil
+		}
+	}
+	want := dataplane.Network{Segments: 1000, Retransmitted: 10, BytesReceived: 1050, BytesSent: 3060}
+	if n, err := networkOf(read(snmp, dev)); n != want || err != nil {
+		t.Errorf("%+v, %v, want %+v", n, err, want)
+	}
+	for _, bad := range [][2]string{{"", dev}, {"Tcp: OutSegs\nTcp: 1\n", dev}, {"Tcp: OutSegs RetransSegs\nTcp: 1 x\n", dev}, {snmp, "eth0: 1 2\n"}, {snmp, "eth0: a 2 3 4 5 6 7 8 9\n"}} {
+		if n, err := networkOf(read(bad[0], bad[1])); err == nil {
+			t.Errorf("%q is read as %+v", bad, n)
+		}
+	}
+	if n, err := networkOf(os.ReadFile); err != nil || n.Segments < n.Retransmitted {
+		t.Errorf("this pod: %+v, %v", n, err)
+	}
+}
+
+func TestVersionsAreThoseOfThePrograms(t *testing.T) {
+	got := parseHAProxyVersions("HAProxy version 3.2.26-1 2026/10/14 - https://haproxy.org/\nBuilt with SSL library version : OpenSSL 3.6.5 29 Sep 2026\nRunning on SSL library version : OpenSSL 3.5.7 9 Jun 2026 (VERSIONS DIFFER!)\n")
+	if want := map[string]string{"HAProxy": "3.2.26-1", "OpenSSL": "3.5.7"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	got = parseProviderVersion("Providers:\n  default\n    name: OpenSSL Default Provider\n    version: 3.5.7\n    status: active\n  oqsprovider\n    name: Q-TLS post-quantum provider (liboqs, KpqC)\n    version: 0.1.0\n    status: active\n")
+	if want := map[string]string{"oqsprovider": "0.1.0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := parseProviderVersion("Providers:\n  default\n    version: 3.5.7\n"); len(got) != 0 {
+		t.Errorf("without the provider: %v", got)
+	}
+}
+
+func TestHSMUsageIsOfAllMembers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "12.json")
+	if u, err := hsmUsageOf(path); u != nil || err != nil {
+		t.Errorf("of a worker that has ended: %+v, %v", u, err)
+	}
+	const status = `{"members":[{"name":"a","sessions":4,"latencyMicros":{"count":10,"sum":2500,"max":900}},{"name":"b","sessions":2,"latencyMicros":{"count":1,"sum":500,"max":500}}]}`
+	if err := os.WriteFile(path, []byte(status), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(1_700_000_000, 0)
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+	want := dataplane.HSMUsage{Time: at.UnixNano(), Sessions: 6, Signatures: 11, Waited: 3 * time.Millisecond}
+	if u, err := hsmUsageOf(path); err != nil || *u != want {
+		t.Errorf("%+v, %v, want %+v", u, err, want)
+	}
+}
+
+func TestTheControlGroupThatIsLentLastCounts(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "loan.sock")
+	var b borrowed
+	if _, err := b.usage(); !errors.Is(err, errNotLent) {
+		t.Errorf("nothing is lent: %v", err)
+	}
+	if err := LendControlGroup(socket, t.TempDir()); err == nil {
+		t.Error("lent to nobody")
+	}
+	conn, err := listenForLoans(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); b.borrow(conn) }()
+	t.Cleanup(func() { conn.Close(); <-done })
+	for _, memory := range []string{"100", "200"} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"memory.current": memory + "\n", "memory.stat": "inactive_file 1\n"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := LendControlGroup(socket, dir); err != nil {
+			t.Fatal(err)
+		}
+		// What is no folder is not taken.
+		if err := LendControlGroup(socket, filepath.Join(dir, "memory.stat")); err != nil {
+			t.Fatal(err)
+		}
+		want, _ := strconv.ParseInt(memory, 10, 64)
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			u, err := b.usage()
+			if err == nil && u.Memory == want-1 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("lent %s: %+v, %v", dir, u, err)
+			}
+		}
 	}
 }

@@ -21,6 +21,8 @@ const (
 	// LogSocket is the stream socket on which the agent hears of handshakes, a
 	// line for each. Each worker makes a connection of its own.
 	LogSocket = RunDir + "/log.sock"
+	// LoanSocket is where HAProxy's container lends the agent its control group.
+	LoanSocket = RunDir + "/loan.sock"
 )
 
 // Command starts HAProxy in a gateway pod: a master that stays in the

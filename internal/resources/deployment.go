@@ -161,7 +161,7 @@ func haproxyContainer(g *v1alpha1.QTLSGateway, s Settings, delay int32) corev1.C
 		Name:            "haproxy",
 		Image:           s.Image,
 		ImagePullPolicy: s.ImagePullPolicy,
-		Command:         haproxy.Command(),
+		Command:         []string{"/usr/bin/qtls-agent", "haproxy"},
 		Env:             []corev1.EnvVar{{Name: haproxy.PKCS11Environment, Value: haproxy.CurrentDir + "/" + haproxy.PKCS11File}},
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
 			Command: []string{"/usr/bin/qtls-agent", "drain", "--delay", fmt.Sprintf("%ds", delay)},

@@ -60,7 +60,8 @@ type Finding struct {
 
 // Name finds what limited a measurement. Where several things were at their
 // limits, it is the one that makes the others look bad: memory, which stops
-// everything; the client and the machine, which no gateway can make up for; the
+// everything; the client, which no gateway can make up for; ticket keys that are not
+// there, for which there are full handshakes; the machine, as the client; the
 // replicas' quotas, which leave nothing to wait for; and only then what replicas
 // wait for.
 func Name(e Evidence) Finding {
@@ -99,6 +100,11 @@ func Name(e Evidence) Finding {
 	saturated := e.saturated()
 	if e.Dropped > 0 && !saturated {
 		at(Client, "%d iterations were dropped while the replicas had CPU to spare", e.Dropped)
+	}
+	// Full handshakes where a session should have been resumed take CPU that would
+	// else be to spare.
+	if e.Redis != nil && e.Redis.Without > 0 && e.resumesTooFew() {
+		at(Redis, "%d of %d replicas had no ticket keys of the store, and %s of the handshakes were resumed", e.Redis.Without, len(e.Replicas), percent(e.resumedShare()))
 	}
 	if e.MachineIdle != nil && *e.MachineIdle < LeastIdle {
 		at(Machine, "the busiest machine was idle for %s of the time", percent(*e.MachineIdle))

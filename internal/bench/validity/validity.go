@@ -109,6 +109,8 @@ type Replica struct {
 	Quota            float64 `json:"quota,omitempty"`
 	Periods          int64   `json:"periods,omitempty"`
 	ThrottledPeriods int64   `json:"throttledPeriods,omitempty"`
+	// Throttled is for how long its threads waited for the quota, in total.
+	Throttled time.Duration `json:"throttled,omitempty"`
 	// CPU that it used, of the time Observed.
 	CPU        time.Duration `json:"cpu"`
 	Observed   time.Duration `json:"observed,omitempty"`
@@ -123,8 +125,38 @@ type Replica struct {
 	OOMKills      int64    `json:"oomKills,omitempty"`
 	// Connections at most at one time, 0 when not observed.
 	Connections int64 `json:"connections,omitempty"`
+	// Traffic, HSM and Tickets are nil when not observed, and the latter two where
+	// there are none.
+	Traffic *Traffic    `json:"traffic,omitempty"`
+	HSM     *HSMWait    `json:"hsm,omitempty"`
+	Tickets *TicketWait `json:"tickets,omitempty"`
 	// Restarted or replaced inside the window, or not ready all the time.
 	Disturbed bool `json:"disturbed,omitempty"`
+}
+
+// Traffic of a pod: segments of TCP sent and sent again, and bytes.
+type Traffic struct {
+	Segments      int64 `json:"segments"`
+	Retransmitted int64 `json:"retransmitted"`
+	BytesReceived int64 `json:"bytesReceived"`
+	BytesSent     int64 `json:"bytesSent"`
+}
+
+// HSMWait is for how long, in total, handshakes of a replica waited for so many
+// signatures, which Sessions can make at a time.
+type HSMWait struct {
+	Observed   time.Duration `json:"observed"`
+	Sessions   int64         `json:"sessions"`
+	Signatures int64         `json:"signatures"`
+	Waited     time.Duration `json:"waited"`
+}
+
+// TicketWait is how a replica came by the keys of session tickets. Own: it had none
+// of the store's, and no other replica opens its tickets. StoreWaited is the agent's
+// time, and no handshake's.
+type TicketWait struct {
+	Own         bool          `json:"own,omitempty"`
+	StoreWaited time.Duration `json:"storeWaited,omitempty"`
 }
 
 // quotaUse is how near it was to its quota: the share of its periods in which it
@@ -146,6 +178,9 @@ type Dependency struct {
 	Use *float64 `json:"use,omitempty"`
 	// WaitShare is the share of the server's time that waits for it.
 	WaitShare *float64 `json:"waitShare,omitempty"`
+	// Without it so many replicas had to do: handshakes do not wait for the store of
+	// ticket keys, and those that it has not given any resume no session of others.
+	Without int `json:"without,omitempty"`
 }
 
 // Path is the network between generators and gateway.
@@ -228,10 +263,8 @@ func Judge(e Evidence) []Reason {
 	if !e.Resumes && e.Resumed > 0 {
 		bad(OtherMode, "%d handshakes were resumed in a mode of full handshakes", e.Resumed)
 	}
-	if e.Resumes && e.Handshakes > 0 {
-		if share := float64(e.Resumed) / float64(e.Handshakes); share < ResumedShare {
-			bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption", percent(share), percent(ResumedShare))
-		}
+	if e.resumesTooFew() {
+		bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption", percent(e.resumedShare()), percent(ResumedShare))
 	}
 	if e.MachineIdle == nil {
 		bad(NotObserved, "how idle the machines were was not observed: without it a full machine looks like a slow gateway")
@@ -263,7 +296,9 @@ func judgeReplicas(e Evidence) []Reason {
 		bad(ReplicasDisturbed, "%d replicas were observed, want %d", len(e.Replicas), e.WantedReplicas)
 	}
 	for _, r := range e.Replicas {
-		if r.Disturbed || r.OOMKills > 0 {
+		if r.OOMKills > 0 {
+			bad(ReplicasDisturbed, "replica %s was killed for lack of memory: raise resources.limits.memory", r.Name)
+		} else if r.Disturbed {
 			bad(ReplicasDisturbed, "replica %s restarted, or was not ready all the time: look at the pod's events", r.Name)
 		}
 	}
@@ -288,6 +323,13 @@ func judgeReplicas(e Evidence) []Reason {
 	}
 	return reasons
 }
+
+// resumesTooFew for a mode that resumes.
+func (e Evidence) resumesTooFew() bool {
+	return e.Resumes && e.Handshakes > 0 && e.resumedShare() < ResumedShare
+}
+
+func (e Evidence) resumedShare() float64 { return float64(e.Resumed) / float64(e.Handshakes) }
 
 func (e Evidence) limit() Bottleneck {
 	if e.Limit == "" {

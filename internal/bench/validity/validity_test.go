@@ -74,6 +74,7 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
 		{"another limit", capacity, func(e *Evidence) { e.Limit = HSM }, OtherLimit, "the HSM was meant to limit this point, and it was the replicas' CPU quota"},
 		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
+		{"replica killed", latency, func(e *Evidence) { e.Replicas[0].OOMKills = 1 }, ReplicasDisturbed, "replica gateway-a was killed for lack of memory: raise resources.limits.memory"},
 		{"replica missing", latency, func(e *Evidence) { e.Replicas = e.Replicas[:1] }, ReplicasDisturbed, "1 replicas were observed, want 2"},
 		{"resumed instead of full", capacity, func(e *Evidence) { e.Resumed = 1 }, OtherMode, "1 handshakes were resumed"},
 		{"full instead of resumed", latency, func(e *Evidence) { e.Resumes, e.Resumed = true, 2200 }, OtherMode, "91.67 % of the handshakes were resumed, want 95 %"},
@@ -146,6 +147,12 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		{"HSM beside the quota", capacity, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.95), WaitShare: share(0.7)} }, CPUQuota, "every replica", []Bottleneck{HSM}},
 		{"idle HSM", spare, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.3), WaitShare: share(0.1)} }, Unknown, "", nil},
 		{"Redis", spare, func(e *Evidence) { e.Redis = &Dependency{Use: share(0.99)} }, Redis, "Redis was busy for 99 %", nil},
+		{"Redis that gives no ticket keys", capacity, func(e *Evidence) {
+			e.Resumes, e.Resumed, e.Redis = true, 1200, &Dependency{Without: 2}
+		}, Redis, "2 of 2 replicas had no ticket keys of the store, and 50 % of the handshakes were resumed", []Bottleneck{CPUQuota}},
+		{"Redis that gives none, and nobody needs them", spare, func(e *Evidence) {
+			e.Resumes, e.Resumed, e.Redis = true, 2400, &Dependency{Without: 1}
+		}, Unknown, "", nil},
 		{"network delay", spare, func(e *Evidence) { e.Network.Share = share(0.8) }, Network, "80 % of a handshake's time is the network's", nil},
 		{"network loss", spare, func(e *Evidence) { e.Network.Retransmitted = share(0.05) }, Network, "5 % of the segments were sent again", nil},
 		{"full link", spare, func(e *Evidence) { e.Network.LinkUse = share(0.93) }, Network, "used to 93 %", nil},

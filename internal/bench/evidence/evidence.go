@@ -1,0 +1,125 @@
+// Package evidence makes of what was observed beside a measurement what it is
+// judged by: two looks at each pod of the gateway, and what the load generator saw.
+package evidence
+
+import (
+	"time"
+
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/cgroup"
+	"qtls.dev/qtls/internal/dataplane"
+)
+
+// Replica is what a pod used between two looks at it; Disturbed where they are of
+// two workers, and so tell nothing. Who calls adds its name, node and quota.
+func Replica(before, after dataplane.Usage) validity.Replica {
+	var r validity.Replica
+	if after.Worker != before.Worker || after.Time <= before.Time {
+		r.Disturbed = true
+		return r
+	}
+	r.Observed = time.Duration(after.Time - before.Time)
+	r.CPU = time.Duration(after.CPU - before.CPU)
+	r.Handshakes = after.TLSConnections - before.TLSConnections
+	r.Connections = max(before.Connections, after.Connections)
+	if b, a := before.Container, after.Container; b != nil && a != nil && a.Periods >= b.Periods {
+		container(&r, *b, *a)
+	}
+	if b, a := before.Network, after.Network; b != nil && a != nil {
+		r.Traffic = &validity.Traffic{Segments: a.Segments - b.Segments, Retransmitted: a.Retransmitted - b.Retransmitted,
+			BytesReceived: a.BytesReceived - b.BytesReceived, BytesSent: a.BytesSent - b.BytesSent}
+	}
+	// A worker that signed nothing in between has not written anything either.
+	if b, a := before.HSM, after.HSM; b != nil && a != nil {
+		r.HSM = &validity.HSMWait{Observed: time.Duration(a.Time - b.Time), Sessions: a.Sessions, Signatures: a.Signatures - b.Signatures, Waited: a.Waited - b.Waited}
+	}
+	if b, a := before.Tickets, after.Tickets; b != nil && a != nil {
+		r.Tickets = &validity.TicketWait{Own: b.Own || a.Own, StoreWaited: a.StoreWaited - b.StoreWaited}
+	}
+	return r
+}
+
+func container(r *validity.Replica, before, after cgroup.Usage) {
+	r.Periods, r.ThrottledPeriods, r.Throttled = after.Periods-before.Periods, after.ThrottledPeriods-before.ThrottledPeriods, after.Throttled-before.Throttled
+	r.Memory, r.MemoryLimit = max(before.Memory, after.Memory), after.MemoryLimit
+	if after.MemoryPeak > before.MemoryPeak { // it was reached in between
+		r.Memory = max(r.Memory, after.MemoryPeak)
+	}
+	r.OOMKills = after.OOMKills - before.OOMKills
+	if before.MemoryStalled != nil && after.MemoryStalled != nil {
+		share := float64(*after.MemoryStalled-*before.MemoryStalled) / float64(r.Observed)
+		r.MemoryStalled = &share
+	}
+}
+
+// Complete adds to evidence what its replicas and a result tell together: how busy
+// the HSM was, what replicas had to do without, and what the network's part is.
+func Complete(e *validity.Evidence, result shard.Result) {
+	all := result.Total(func(shard.Kind) bool { return true })
+	e.HSM = hsm(e.Replicas, result.PerSecond*all.Server.Mean().Seconds())
+	e.Redis = store(e.Replicas)
+	if total := all.Handshake.Mean(); total > 0 && all.Network.Count() > 0 {
+		share := float64(all.Network.Mean()) / float64(total)
+		e.Network.Share = &share
+	}
+	var sent, again int64
+	for _, r := range e.Replicas {
+		if r.Traffic != nil {
+			sent, again = sent+r.Traffic.Segments, again+r.Traffic.Retransmitted
+		}
+	}
+	if sent > 0 {
+		share := float64(again) / float64(sent)
+		e.Network.Retransmitted = &share
+	}
+}
+
+// hsm of all replicas. The time that handshakes waited in a second is how many
+// waited at a time (Little's law): as many as there are sessions, and all of those
+// were busy. atServer are the handshakes that were at the server at a time, by the
+// same law.
+func hsm(replicas []validity.Replica, atServer float64) *validity.Dependency {
+	var use, waiting float64
+	known := false
+	for _, r := range replicas {
+		if r.HSM == nil {
+			continue
+		}
+		known = true
+		if r.HSM.Observed <= 0 {
+			continue
+		}
+		at := float64(r.HSM.Waited) / float64(r.HSM.Observed)
+		waiting += at
+		if r.HSM.Sessions > 0 {
+			use = max(use, min(at/float64(r.HSM.Sessions), 1))
+		}
+	}
+	if !known {
+		return nil
+	}
+	d := &validity.Dependency{Use: &use}
+	if atServer > 0 {
+		share := min(waiting/atServer, 1)
+		d.WaitShare = &share
+	}
+	return d
+}
+
+// store of the ticket keys: no handshake waits for it, and its use is not known.
+func store(replicas []validity.Replica) *validity.Dependency {
+	var d *validity.Dependency
+	for _, r := range replicas {
+		if r.Tickets == nil {
+			continue
+		}
+		if d == nil {
+			d = &validity.Dependency{}
+		}
+		if r.Tickets.Own {
+			d.Without++
+		}
+	}
+	return d
+}

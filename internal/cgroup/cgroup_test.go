@@ -1,0 +1,96 @@
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// group is a folder with these files.
+func group(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+var (
+	v2 = map[string]string{
+		"cpu.stat":       "usage_usec 900\nuser_usec 700\nsystem_usec 200\nnr_periods 300\nnr_throttled 290\nthrottled_usec 1500\n",
+		"memory.current": "62914560\n", "memory.peak": "83886080\n", "memory.max": "268435456\n",
+		"memory.stat":     "anon 52428800\ninactive_file 10485760\n",
+		"memory.events":   "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n",
+		"memory.pressure": "some avg10=0.00 avg60=0.10 avg300=0.00 total=900\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=400\n",
+	}
+	v1 = map[string]string{
+		"cpu/cpu.stat":                 "nr_periods 300\nnr_throttled 290\nthrottled_time 1500000\nnr_bursts 0\nburst_time 0\n",
+		"memory/memory.usage_in_bytes": "62914560\n", "memory/memory.max_usage_in_bytes": "83886080\n", "memory/memory.limit_in_bytes": "268435456\n",
+		"memory/memory.stat":        "inactive_file 1\ntotal_inactive_file 10485760\n",
+		"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+	}
+)
+
+func TestBothVersionsTellTheSame(t *testing.T) {
+	stalled := 400 * time.Microsecond
+	want := Usage{Periods: 300, ThrottledPeriods: 290, Throttled: 1500 * time.Microsecond, Memory: 50 << 20, MemoryPeak: 80 << 20, MemoryLimit: 256 << 20, OOMKills: 2}
+	if got, err := Read(group(t, v1)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("version 1: %+v, %v", got, err)
+	}
+	want.MemoryStalled = &stalled
+	if got, err := Read(group(t, v2)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("version 2: %+v, %v", got, err)
+	}
+}
+
+func TestWhatTheKernelDoesNotTellIsNotObserved(t *testing.T) {
+	got, err := Read(group(t, map[string]string{"memory.current": "10\n", "memory.stat": "inactive_file 20\n", "memory.max": "max\n"}))
+	if err != nil || got != (Usage{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	none := map[string]string{"memory/memory.usage_in_bytes": "10\n", "memory/memory.stat": "cache 1\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"}
+	if got, err := Read(group(t, none)); err != nil || got != (Usage{Memory: 10}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := Read(t.TempDir()); err == nil || !strings.Contains(err.Error(), "tells of no memory") {
+		t.Errorf("no control group: %v", err)
+	}
+}
+
+func TestFilesOfAnotherFormAreNotRead(t *testing.T) {
+	for name, text := range map[string]string{
+		"cpu.stat": "nr_periods many\n", "memory.current": "10 MB\n", "memory.max": "-\n", "memory.peak": "1.5\n", "memory.stat": "anon\n",
+		"memory.events": "oom_kill\n", "memory.pressure": "full avg10=0.00 total=much\n",
+	} {
+		files := map[string]string{}
+		for n, t := range v2 {
+			files[n] = t
+		}
+		files[name] = text
+		if _, err := Read(group(t, files)); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The kernel's own files are of the form that is read.
+func TestTheGroupOfThisTestIsRead(t *testing.T) {
+	u, err := Read(Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("no control group is mounted here with memory accounting, of which the root of version 2 has none")
+	}
+	if err != nil || u.Memory <= 0 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
