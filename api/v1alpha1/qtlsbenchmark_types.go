@@ -428,6 +428,12 @@ type QTLSBenchmarkStatus struct {
 	// +listMapKey=replicas
 	// +kubebuilder:validation:MaxItems=160
 	Points []BenchmarkPoint `json:"points,omitempty"`
+	// scaling is the law that each mode's points follow, once all are measured.
+	// +optional
+	// +listType=map
+	// +listMapKey=mode
+	// +kubebuilder:validation:MaxItems=16
+	Scaling []BenchmarkScaling `json:"scaling,omitempty"`
 	// reportRef names the ConfigMap with the report.
 	// +optional
 	ReportRef *BenchmarkReportReference `json:"reportRef,omitempty"`
@@ -478,6 +484,101 @@ type BenchmarkPoint struct {
 	// failures are handshakes that failed, of both phases.
 	// +optional
 	Failures int64 `json:"failures"`
+	// failuresByClass are the same, by why.
+	// +optional
+	// +listType=map
+	// +listMapKey=class
+	// +kubebuilder:validation:MaxItems=8
+	FailuresByClass []BenchmarkFailures `json:"failuresByClass,omitempty"`
+	// resumption is the share of the handshakes that were resumed, of both phases,
+	// as a decimal number from 0 to 1.
+	// +optional
+	Resumption string `json:"resumption,omitempty"`
+	// server is what the replicas needed, phase Capacity.
+	// +optional
+	Server *BenchmarkServer `json:"server,omitempty"`
+	// limitedBy is what limited the handshakes per second: CPUQuota, Client,
+	// Machine, HSM, Redis, Network, Memory, or Unknown. The report has the evidence.
+	// +optional
+	LimitedBy string `json:"limitedBy,omitempty"`
+}
+
+// BenchmarkFailures are handshakes that failed for one reason.
+type BenchmarkFailures struct {
+	// class: Connect, Timeout, Handshake, Verify, HTTP, Reset or Other.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	Class string `json:"class"`
+	// count of them.
+	// +required
+	Count int64 `json:"count"`
+}
+
+// BenchmarkServer is what replicas needed. What was not observed is left out.
+type BenchmarkServer struct {
+	// cpuPerHandshake is the CPU time of all replicas for a handshake.
+	// +optional
+	CPUPerHandshake *metav1.Duration `json:"cpuPerHandshake,omitempty"`
+	// handshakesPerCPUSecond are those for each CPU-second that the replicas'
+	// quotas granted.
+	// +optional
+	HandshakesPerCPUSecond *BenchmarkEstimate `json:"handshakesPerCPUSecond,omitempty"`
+	// memory of HAProxy's container at most, of the replica with the most.
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	// memoryPerConnection is by how much that grew for each open connection, where
+	// there were 16 and more.
+	// +optional
+	MemoryPerConnection *resource.Quantity `json:"memoryPerConnection,omitempty"`
+	// imbalance is by which share the busiest replica did more than its part: 0 is
+	// perfect balance.
+	// +optional
+	Imbalance string `json:"imbalance,omitempty"`
+	// machineIdle is the least share of a machine's CPU time that nobody used.
+	// +optional
+	MachineIdle string `json:"machineIdle,omitempty"`
+}
+
+// BenchmarkScaling is the law that the points of a mode follow: Gunther's universal
+// scalability law, X(N) = λN / (1 + σ(N-1) + κN(N-1)).
+type BenchmarkScaling struct {
+	// mode, by its name in the spec.
+	// +required
+	Mode string `json:"mode"`
+	// curve says what kind of curve it is: replicas with a CPU quota on one machine
+	// add up in another way than machines do.
+	// +required
+	Curve string `json:"curve"`
+	// lambda are the handshakes per second of one replica.
+	// +optional
+	Lambda string `json:"lambda,omitempty"`
+	// sigma is the share of the work that does not spread over replicas.
+	// +optional
+	Sigma string `json:"sigma,omitempty"`
+	// kappa is what replicas cost each other.
+	// +optional
+	Kappa string `json:"kappa,omitempty"`
+	// predictions for more replicas than were measured, if the law holds.
+	// +optional
+	// +listType=map
+	// +listMapKey=replicas
+	// +kubebuilder:validation:MaxItems=4
+	Predictions []BenchmarkPrediction `json:"predictions,omitempty"`
+	// unavailable says why there is no law: four numbers of replicas have to be
+	// valid.
+	// +optional
+	Unavailable string `json:"unavailable,omitempty"`
+}
+
+// BenchmarkPrediction is what the law gives for some replicas.
+type BenchmarkPrediction struct {
+	// replicas that it is for.
+	// +required
+	Replicas int32 `json:"replicas"`
+	// handshakesPerSecond that they would make together.
+	// +required
+	HandshakesPerSecond BenchmarkEstimate `json:"handshakesPerSecond"`
 }
 
 // BenchmarkEstimate is a mean over the repetitions and the bounds between which
@@ -499,6 +600,12 @@ type BenchmarkLatency struct {
 	// mean of all.
 	// +required
 	Mean metav1.Duration `json:"mean"`
+	// min is the shortest.
+	// +required
+	Min metav1.Duration `json:"min"`
+	// max is the longest.
+	// +required
+	Max metav1.Duration `json:"max"`
 	// p50: half of them took no longer. This, as the others, is there only where
 	// there were enough handshakes to tell: 100 that took longer.
 	// +optional

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
@@ -69,11 +71,26 @@ func pointsOf(s state) ([]v1alpha1.BenchmarkPoint, error) {
 // pointOf a report, for the status.
 func pointOf(p report.Point) v1alpha1.BenchmarkPoint {
 	one := v1alpha1.BenchmarkPoint{Mode: p.Mode, Replicas: int32(p.Replicas), Valid: p.Valid && p.Capacity != nil && p.Latency != nil, Failures: p.Failed()}
+	for _, class := range shard.Failures {
+		f := v1alpha1.BenchmarkFailures{Class: string(class)}
+		for failure, n := range p.Failures {
+			if shard.Failure(failure).Class() == class {
+				f.Count += n
+			}
+		}
+		if f.Count > 0 {
+			one.FailuresByClass = append(one.FailuresByClass, f)
+		}
+	}
+	if p.Attempts > p.Failed() {
+		one.Resumption = decimal(p.Resumption, 4)
+	}
 	var reasons because
 	if c := p.Capacity; c != nil {
 		reasons.add(c.Repetitions)
 		if c.PerSecond.N > 0 {
 			one.HandshakesPerSecond = estimate(c.PerSecond, 1)
+			one.Server, one.LimitedBy = serverOf(*c), string(c.Bottleneck.Bottleneck)
 		}
 	}
 	if l := p.Latency; l != nil {
@@ -84,7 +101,7 @@ func pointOf(p report.Point) v1alpha1.BenchmarkPoint {
 			}
 		}
 		if l.Count > 0 {
-			one.Latency = &v1alpha1.BenchmarkLatency{Mean: metav1.Duration{Duration: time.Duration(l.Mean.Value * float64(time.Second)).Round(time.Microsecond)},
+			one.Latency = &v1alpha1.BenchmarkLatency{Mean: seconds(l.Mean.Value), Min: metav1.Duration{Duration: l.Min}, Max: metav1.Duration{Duration: l.Max},
 				P50: percentile(*l, 50), P95: percentile(*l, 95), P99: percentile(*l, 99), P999: percentile(*l, 99.9)}
 		}
 	}
@@ -201,11 +218,60 @@ func (b *because) list() []string {
 	return all
 }
 
+// serverOf a capacity is what of it was observed; nil if nothing was.
+func serverOf(c report.Capacity) *v1alpha1.BenchmarkServer {
+	server := &v1alpha1.BenchmarkServer{}
+	if c.ServerCPU != nil {
+		server.CPUPerHandshake = ptr.To(seconds(c.ServerCPU.Value))
+	}
+	if c.PerCPUSecond != nil {
+		server.HandshakesPerCPUSecond = estimate(*c.PerCPUSecond, 1)
+	}
+	if c.Memory > 0 {
+		server.Memory = resource.NewQuantity(c.Memory, resource.BinarySI)
+	}
+	if c.MemoryPerConnection > 0 {
+		server.MemoryPerConnection = resource.NewQuantity(c.MemoryPerConnection, resource.BinarySI)
+	}
+	if c.Imbalance != nil {
+		server.Imbalance = decimal(*c.Imbalance, 4)
+	}
+	if c.Idle != nil {
+		server.MachineIdle = decimal(*c.Idle, 4)
+	}
+	if *server == (v1alpha1.BenchmarkServer{}) {
+		return nil
+	}
+	return server
+}
+
+// scalingOf a report, for the status.
+func scalingOf(r report.Report) []v1alpha1.BenchmarkScaling {
+	var all []v1alpha1.BenchmarkScaling
+	for _, s := range r.Scaling {
+		one := v1alpha1.BenchmarkScaling{Mode: s.Mode, Curve: strings.TrimSpace(s.Label + " " + s.Note), Unavailable: s.Unavailable}
+		if f := s.Fit; f != nil {
+			one.Lambda, one.Sigma, one.Kappa = decimal(f.Lambda, 1), decimal(f.Sigma, 6), decimal(f.Kappa, 8)
+		}
+		for _, p := range s.Predictions {
+			one.Predictions = append(one.Predictions, v1alpha1.BenchmarkPrediction{Replicas: int32(p.Replicas),
+				HandshakesPerSecond: v1alpha1.BenchmarkEstimate{Mean: decimal(p.Value, 1), Low: decimal(p.PerSecond.Low, 1), High: decimal(p.PerSecond.High, 1)}})
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func decimal(f float64, decimals int) string { return strconv.FormatFloat(f, 'f', decimals, 64) }
+
+func seconds(f float64) metav1.Duration {
+	return metav1.Duration{Duration: time.Duration(f * float64(time.Second)).Round(time.Microsecond)}
+}
+
 func estimate(e stats.Estimate, decimals int) *v1alpha1.BenchmarkEstimate {
-	text := func(f float64) string { return strconv.FormatFloat(f, 'f', decimals, 64) }
-	out := &v1alpha1.BenchmarkEstimate{Mean: text(e.Value)}
+	out := &v1alpha1.BenchmarkEstimate{Mean: decimal(e.Value, decimals)}
 	if e.Interval != nil {
-		out.Low, out.High = text(e.Interval.Low), text(e.Interval.High)
+		out.Low, out.High = decimal(e.Interval.Low, decimals), decimal(e.Interval.High, decimals)
 	}
 	return out
 }

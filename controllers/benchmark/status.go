@@ -97,6 +97,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	case plan.Finish:
 		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
 		if done.report != nil {
+			after.Scaling = scalingOf(*done.report)
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 		}
 		against := compared(b, done)

@@ -32,6 +32,10 @@ type Measurement struct {
 // to be one. Fewer, and leaving the others out would be a choice of the better ones.
 const ValidShare = 0.8
 
+// LeastConnections of a replica for memory to be told by connection: what fewer
+// take is lost in what the allocator keeps.
+const LeastConnections = 16
+
 // Percentiles that a report has.
 var Percentiles = []float64{50, 95, 99, 99.9}
 
@@ -267,7 +271,7 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 				c.Quota = 0
 			}
 			c.Memory = max(c.Memory, replica.Memory)
-			if replica.Connections > 0 && replica.IdleMemory > 0 {
+			if replica.Connections >= LeastConnections && replica.IdleMemory > 0 {
 				c.MemoryPerConnection = max(c.MemoryPerConnection, (replica.Memory-replica.IdleMemory)/replica.Connections)
 			}
 		}
@@ -281,6 +285,7 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 			c.Idle = idle
 		}
 		findings = append(findings, validity.Name(m.Evidence))
+		c.Observed.add(m.Evidence)
 	}
 	c.Bottleneck = most(findings)
 	if c.PerSecond, err = stats.Mean(rates); err != nil {
@@ -291,6 +296,56 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 	}
 	c.PerCPUSecond, err = meanOf(perCPU)
 	return c, err
+}
+
+// add what was seen of one measurement.
+func (o *Observed) add(e validity.Evidence) {
+	least := func(into **float64, share *float64) {
+		if share != nil && (*into == nil || *share < **into) {
+			*into = share
+		}
+	}
+	greatest := func(into **float64, share *float64) {
+		if share != nil && (*into == nil || *share > **into) {
+			*into = share
+		}
+	}
+	of := func(part, whole float64) *float64 {
+		if whole <= 0 {
+			return nil
+		}
+		share := part / whole
+		return &share
+	}
+	var bytes float64
+	for _, r := range e.Replicas {
+		least(&o.Throttled, of(float64(r.ThrottledPeriods), float64(r.Periods)))
+		greatest(&o.MemoryUse, of(float64(r.Memory), float64(r.MemoryLimit)))
+		greatest(&o.MemoryStalled, r.MemoryStalled)
+		o.OOMKills += r.OOMKills
+		if r.Traffic != nil && r.Observed > 0 {
+			bytes += float64(r.Traffic.BytesReceived+r.Traffic.BytesSent) / r.Observed.Seconds()
+		}
+	}
+	if bytes > 0 {
+		greatest(&o.BytesPerSecond, &bytes)
+	}
+	if e.HSM != nil {
+		greatest(&o.HSMUse, e.HSM.Use)
+		greatest(&o.HSMWait, e.HSM.WaitShare)
+	}
+	if e.Redis != nil {
+		without := e.Redis.Without
+		if o.WithoutTicketKeys != nil {
+			without = max(without, *o.WithoutTicketKeys)
+		}
+		o.WithoutTicketKeys = &without
+	}
+	greatest(&o.Retransmitted, e.Network.Retransmitted)
+	greatest(&o.Network, e.Network.Share)
+	greatest(&o.GeneratorUse, e.Generator.Use)
+	o.GeneratorThrottled += e.Generator.ThrottledPeriods
+	least(&o.GeneratorIdle, e.Generator.MachineIdle)
 }
 
 // most is the first finding of the bottleneck that most repetitions had.

@@ -58,12 +58,14 @@ func (r Report) HTML() (string, error) {
 			}
 		}
 	}
+	header, evidence := r.evidence()
 	var b strings.Builder
 	err := pageTemplate.Execute(&b, map[string]any{
 		"Report": r, "Status": status, "Passed": threshold.Passed, "Undecided": threshold.Undecided,
 		"Scaling": charts, "Labels": labels,
-		"Charts":      present(r.latencyChart(), r.splitChart(), r.bytesChart()),
-		"Sections":    r.sections(),
+		"Charts":         present(r.latencyChart(), r.splitChart(), r.bytesChart()),
+		"Sections":       r.sections(),
+		"EvidenceHeader": header, "Evidence": evidence, "Observing": observing,
 		"Environment": r.environment(),
 		"Method":      method, "Comparing": comparing, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
 	})

@@ -137,6 +137,12 @@ func (r Report) Markdown() string {
 	}
 	table([]string{"mode", "replicas", "client", "network", "server", "exchange after it", "sent", "received", "of it certificates"}, rows)
 
+	if header, rows := r.evidence(); len(rows) > 0 {
+		line("## Evidence\n")
+		line("%s\n", observing)
+		table(header, rows)
+	}
+
 	line("## Environment\n")
 	rows = nil
 	for _, l := range r.environment() {

@@ -249,6 +249,35 @@ type Capacity struct {
 	// Quota of a replica in CPUs, 0 when there is none or they differ.
 	Quota      float64          `json:"quota,omitempty"`
 	Bottleneck validity.Finding `json:"bottleneck"`
+	// Observed is what the bottleneck is named from, and what it is not.
+	Observed Observed `json:"observed"`
+}
+
+// Observed is the worst of all repetitions, replicas and pods of the generator, in
+// shares. What was not observed, or is not there, is nil.
+type Observed struct {
+	// Throttled is in which share of its CPU periods the replica that was throttled
+	// least was.
+	Throttled *float64 `json:"throttled,omitempty"`
+	// MemoryUse is of the limit, MemoryStalled of the time.
+	MemoryUse     *float64 `json:"memoryUse,omitempty"`
+	MemoryStalled *float64 `json:"memoryStalled,omitempty"`
+	OOMKills      int64    `json:"oomKills,omitempty"`
+	// HSMUse is of its sessions, HSMWait of the time that handshakes were at the
+	// server.
+	HSMUse  *float64 `json:"hsmUse,omitempty"`
+	HSMWait *float64 `json:"hsmWait,omitempty"`
+	// WithoutTicketKeys are replicas that had none of the store's.
+	WithoutTicketKeys *int `json:"withoutTicketKeys,omitempty"`
+	// Retransmitted is of the replicas' segments, Network of a handshake's time.
+	// BytesPerSecond are those of all replicas, both ways.
+	Retransmitted  *float64 `json:"retransmitted,omitempty"`
+	Network        *float64 `json:"network,omitempty"`
+	BytesPerSecond *float64 `json:"bytesPerSecond,omitempty"`
+	// GeneratorUse is of the CPU that its pods may have.
+	GeneratorUse       *float64 `json:"generatorUse,omitempty"`
+	GeneratorThrottled int64    `json:"generatorThrottled,omitempty"`
+	GeneratorIdle      *float64 `json:"generatorIdle,omitempty"`
 }
 
 // Latency is how long handshakes took below that.

@@ -306,6 +306,69 @@ func (r Report) row(p Point) row {
 	return x
 }
 
+// evidence is a table of what was observed beside the capacities: a header, and a row
+// for each point. A column that no point has is not there.
+func (r Report) evidence() (header []string, rows [][]string) {
+	share := func(s *float64) string {
+		if s == nil {
+			return none
+		}
+		return percent(*s)
+	}
+	count := func(n int64) string {
+		if n == 0 {
+			return none
+		}
+		return whole(n)
+	}
+	columns := []struct {
+		name string
+		of   func(Observed) string
+	}{
+		{"throttled periods", func(o Observed) string { return share(o.Throttled) }},
+		{"memory of its limit", func(o Observed) string { return share(o.MemoryUse) }},
+		{"waited for memory", func(o Observed) string { return share(o.MemoryStalled) }},
+		{"killed for memory", func(o Observed) string { return count(o.OOMKills) }},
+		{"HSM's sessions busy", func(o Observed) string { return share(o.HSMUse) }},
+		{"server waited for HSM", func(o Observed) string { return share(o.HSMWait) }},
+		{"replicas without ticket keys", func(o Observed) string {
+			if o.WithoutTicketKeys == nil {
+				return none
+			}
+			return fmt.Sprint(*o.WithoutTicketKeys)
+		}},
+		{"segments sent again", func(o Observed) string { return share(o.Retransmitted) }},
+		{"network's part of a handshake", func(o Observed) string { return share(o.Network) }},
+		{"traffic a second", func(o Observed) string {
+			if o.BytesPerSecond == nil {
+				return none
+			}
+			return byteCount(*o.BytesPerSecond)
+		}},
+		{"generator's CPU", func(o Observed) string { return share(o.GeneratorUse) }},
+		{"generator throttled", func(o Observed) string { return count(o.GeneratorThrottled) }},
+		{"generator's machine idle", func(o Observed) string { return share(o.GeneratorIdle) }},
+	}
+	var points []Point
+	for _, p := range r.Points {
+		if p.Capacity != nil && p.Capacity.Observed != (Observed{}) {
+			points = append(points, p)
+			rows = append(rows, []string{p.Mode, fmt.Sprint(p.Replicas)})
+		}
+	}
+	header = []string{"mode", "replicas"}
+	for _, c := range columns {
+		if !slices.ContainsFunc(points, func(p Point) bool { return c.of(p.Capacity.Observed) != none }) {
+			continue
+		}
+		header = append(header, c.name)
+		for i, p := range points {
+			rows[i] = append(rows[i], c.of(p.Capacity.Observed))
+		}
+	}
+	return header, rows
+}
+
 // environment in lines of a name and what it is.
 func (r Report) environment() [][2]string {
 	var lines [][2]string
@@ -356,3 +419,6 @@ var method = []string{
 
 // comparing says how to read a comparison.
 const comparing = "A figure is better or worse when the interval of its ratio does not hold 1 (Welch's, on logarithms). Of a hundred figures that did not change, about five look as if they did."
+
+// observing says what the evidence is.
+const observing = "What limited a point is named from these: the worst of all repetitions of its capacity, of all replicas, and of all pods of the load generator."
