@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -218,8 +220,21 @@ func setUpBenchmarks(mgr ctrl.Manager, o options, authority *gateway.Authority) 
 	}
 	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
 		Settings: generator.Settings{Image: o.k6Image, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
-		Limits:   plan.DefaultLimits, Logs: logs, Usages: benchmark.AskAgents(authority.HTTPClient),
+		Limits:   plan.DefaultLimits, Logs: logs, Usages: benchmark.AskAgents(authority.HTTPClient), Kubernetes: kubernetesVersion(mgr.GetConfig()),
 	}).SetupWithManager(mgr)
+}
+
+// kubernetesVersion for the reports; without it they do not have it.
+func kubernetesVersion(config *rest.Config) string {
+	c, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return ""
+	}
+	v, err := c.ServerVersion()
+	if err != nil {
+		return ""
+	}
+	return v.GitVersion
 }
 
 // settings are what the pods that the operator makes run with.

@@ -34,13 +34,15 @@ type state struct {
 	// inHSM are the modes that are measured with a key in an HSM. They are read for
 	// the report only.
 	inHSM map[string]bool
+	// kubernetes is the API server's version.
+	kubernetes string
 }
 
 // aborted: what is not measured yet will not be.
 func (s state) aborted() bool { return s.benchmark.Status.Phase == v1alpha1.BenchmarkAborting }
 
 func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
-	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed)}
+	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed), kubernetes: r.Kubernetes}
 	var err error
 	if s.records, err = r.records(ctx, b); err != nil {
 		return s, err

@@ -27,7 +27,7 @@ import (
 // measured makes a record of a result.
 func measured(attempt int32, result shard.Result, used *usage) (record, error) {
 	text, err := json.Marshal(result)
-	return record{Attempt: attempt, PerSecond: result.PerSecond, Result: text, Usage: used}, err
+	return record{Attempt: attempt, PerSecond: result.PerSecond, Result: text, Usage: used, Versions: result.Versions}, err
 }
 
 // pointsOf what is recorded, by mode as in the spec, and number of replicas. They

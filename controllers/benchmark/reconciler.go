@@ -47,6 +47,8 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 	Settings  generator.Settings
 	Limits    plan.Limits
+	// Kubernetes is the API server's version; empty where it is not known.
+	Kubernetes string
 	// Usages of the gateways' pods.
 	Usages Usages
 	// Logs of a pod's container, its last lines.

@@ -27,6 +27,8 @@ type record struct {
 	// decoded only where it is needed: its histograms take much memory.
 	PerSecond float64         `json:"perSecond,omitempty"`
 	Result    json.RawMessage `json:"result,omitempty"`
+	// Versions of the programs that made the load.
+	Versions map[string]string `json:"versions,omitempty"`
 	// Usage of the gateway's pods in the window; nil where it was not observed.
 	Usage *usage `json:"usage,omitempty"`
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -71,10 +72,23 @@ func head(s state) report.Report {
 // environment that the figures belong to, as far as it was observed.
 func environment(s state) report.Environment {
 	e := report.Environment{Versions: []report.Program{{Name: "Q-TLS", Version: version.Version}}}
+	program := func(name, version string) {
+		if p := (report.Program{Name: name, Version: version}); version != "" && !slices.Contains(e.Versions, p) {
+			e.Versions = append(e.Versions, p)
+		}
+	}
+	program("Kubernetes", s.kubernetes)
 	for _, m := range s.plan.Measurements {
-		u := s.records[m.Name()].Usage
+		one := s.records[m.Name()]
+		for _, name := range slices.Sorted(maps.Keys(one.Versions)) {
+			program(name+", load generator", one.Versions[name])
+		}
+		u := one.Usage
 		if u == nil {
 			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(u.Versions)) {
+			program(name+", gateway", u.Versions[name])
 		}
 		for _, machine := range u.Machines {
 			if !slices.ContainsFunc(e.Machines, func(o report.Machine) bool { return o.Name == machine.Name }) {
@@ -87,6 +101,7 @@ func environment(s state) report.Environment {
 			}
 		}
 	}
+	slices.SortStableFunc(e.Versions[1:], func(a, b report.Program) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(e.Machines, func(a, b report.Machine) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(e.Images, func(a, b report.Image) int { return strings.Compare(a.Name+a.Digest, b.Name+b.Digest) })
 	limits := func(name string, r *corev1.ResourceRequirements) {

@@ -2,10 +2,12 @@ package benchmark
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/validity"
@@ -53,6 +55,27 @@ func TestALatencyAtAPartOfNoCapacityIsNoResult(t *testing.T) {
 		}
 		if all[0].Evidence.CapacityInvalid != "" {
 			t.Errorf("%s: the capacity itself is no part of one: %q", name, all[0].Evidence.CapacityInvalid)
+		}
+	}
+}
+
+// A pod that began late measured a load that the others made without it.
+func TestPodsThatMeasuredApartHaveNoResult(t *testing.T) {
+	s := stateIn(t, inPlace("Running"), 1)
+	m := s.plan.Measurements[0]
+	l := load.Load{Start: time.Unix(1_700_000_000, 0).UnixNano(), WarmUp: 2 * time.Second, Window: s.plan.Load.Duration}
+	pod := func(i int, late time.Duration) shard.Shard {
+		return shard.Shard{Version: shard.Version, Point: m.Name(), Segment: shard.Segment{Index: i, Count: 2}, Start: l.Begin().Add(late).UnixNano(), End: l.End().UnixNano(),
+			Target: shard.Target{Host: "web:443"}}
+	}
+	for late, apart := range map[time.Duration]bool{0: false, l.Window / 20: false, l.Window / 5: true} {
+		merged, err := shard.Merge([]shard.Shard{pod(0, 0), pod(1, late)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons := validity.Judge(evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, merged, nil, 0))
+		if got := slices.ContainsFunc(reasons, func(r validity.Reason) bool { return r.Rule == validity.WindowsApart }); got != apart {
+			t.Errorf("one began %v late in a window of %v: %+v", late, l.Window, reasons)
 		}
 	}
 }

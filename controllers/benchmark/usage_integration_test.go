@@ -4,6 +4,7 @@ package benchmark
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +106,7 @@ func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
 	return func(at time.Time) (dataplane.Usage, error) {
 		since := at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC))
 		ticks := since.Milliseconds()
-		return dataplane.Usage{Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: dataplane.Machine{CPUModel: "Some CPU", CPUs: 2},
+		return dataplane.Usage{Versions: map[string]string{"HAProxy": "3.2.1"}, Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: dataplane.Machine{CPUModel: "Some CPU", CPUs: 2},
 			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
 	}
 }
@@ -172,15 +173,29 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	w := newWorld(t)
 	limited(w)
-	w.usage = used(0.99, 0.5)
+	w.usage = with(used(0.99, 0.5), func(u *dataplane.Usage, since time.Duration) {
+		u.Connections = 32
+		u.Container = &cgroup.Usage{Periods: since.Milliseconds() / 100, ThrottledPeriods: since.Milliseconds() / 100, Memory: 60<<20 + since.Milliseconds(), MemoryLimit: 256 << 20}
+	})
 	b := runObserved(w, 0, func(s *v1alpha1.QTLSBenchmarkSpec) {
 		s.Thresholds = []v1alpha1.BenchmarkThreshold{"handshakesPerSecond@1 >= 90", "failures == 0", "p50 < 5ms"}
 	})
 	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "")
 	w.condition(b, v1alpha1.ConditionValid, "True", v1alpha1.ReasonPointsValid, "each of 1 points")
 	w.condition(b, v1alpha1.ConditionPassed, "True", v1alpha1.ReasonThresholdsPassed, "each of 3 thresholds holds")
-	if p := b.Status.Points[0]; !p.Valid || len(p.InvalidBecause) > 0 || p.Efficiency == nil || p.Efficiency.Mean != "1.0000" {
+	p := b.Status.Points[0]
+	if !p.Valid || len(p.InvalidBecause) > 0 || p.Efficiency == nil || p.Efficiency.Mean != "1.0000" || p.Resumption != "0.0000" || len(p.FailuresByClass) > 0 || p.LimitedBy != string(validity.CPUQuota) {
 		t.Errorf("%+v", p)
+	}
+	if s := p.Server; s == nil || s.CPUPerHandshake == nil || s.CPUPerHandshake.Round(10*time.Microsecond) != 500*time.Microsecond || s.HandshakesPerCPUSecond == nil || s.HandshakesPerCPUSecond.Mean != "2000.0" ||
+		s.Memory == nil || s.Memory.Value() < 60<<20 || s.MemoryPerConnection == nil || s.MachineIdle != "0.5000" || s.Imbalance != "0.0000" {
+		t.Errorf("%+v", s)
+	}
+	if l := p.Latency; l == nil || l.Min.Duration < 900*time.Microsecond || l.Min.Duration > l.Mean.Duration || l.Max.Duration < l.Mean.Duration {
+		t.Errorf("%+v", l)
+	}
+	if s := b.Status.Scaling; len(s) != 1 || s[0].Mode != "hybrid" || !strings.Contains(s[0].Curve, "Each replica has a quota of 50m CPU, on one machine") || s[0].Unavailable == "" || len(s[0].Predictions) > 0 {
+		t.Errorf("%+v", s)
 	}
 	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
 	w.get(c)
@@ -188,7 +203,8 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := r.Environment; len(e.Machines) != 1 || e.Machines[0].CPUModel != "Some CPU" || e.Quotas[0] != (report.Quota{Container: "haproxy", CPU: "50m"}) {
+	if e := r.Environment; len(e.Machines) != 1 || e.Machines[0].CPUModel != "Some CPU" || e.Quotas[0] != (report.Quota{Container: "haproxy", CPU: "50m"}) ||
+		!slices.Contains(e.Versions, report.Program{Name: "HAProxy, gateway", Version: "3.2.1"}) || !slices.Contains(e.Versions, report.Program{Name: "k6, load generator", Version: "v1.8.1"}) {
 		t.Errorf("environment %+v", e)
 	}
 	// 0.99 of 50m, and 100 handshakes a second.

@@ -187,7 +187,7 @@ func (p *programs) versions(haproxy string) map[string]string {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			known := map[string]string{"Q-TLS agent": version.Version}
+			known := map[string]string{"qtls-agent": version.Version}
 			text, _ := exec.CommandContext(ctx, haproxy, "-vv").Output()
 			maps.Copy(known, parseHAProxyVersions(string(text)))
 			text, _ = exec.CommandContext(ctx, "openssl", "list", "-providers", "-provider", "oqsprovider").Output()

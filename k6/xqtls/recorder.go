@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,9 +73,22 @@ func newRecorder(l load.Load, s shard.Segment) *recorder {
 		shard: shard.Shard{
 			Version: shard.Version, Point: l.Point, Segment: s, Start: l.Begin().UnixNano(), End: l.End().UnixNano(),
 			Target:   shard.Target{Host: hostPort(l.Client.Host, l.Client.Port), SNI: l.Client.SNI},
-			Failures: map[shard.Failure]int64{},
+			Failures: map[shard.Failure]int64{}, Versions: versions(),
 		},
 	}
+}
+
+// versions of what makes the load.
+func versions() map[string]string {
+	all := map[string]string{"OpenSSL": openssl.Version()}
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range build.Deps {
+			if m.Path == "go.k6.io/k6" {
+				all["k6"] = m.Version
+			}
+		}
+	}
+	return all
 }
 
 // inside says whether something happened in the window.

@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ type Result struct {
 	// share.
 	CPU       CPU   `json:"cpu"`
 	CPUOfPods []CPU `json:"cpuOfPods,omitempty"`
+	// Versions of the programs that made the load, by name: the pods have one image.
+	Versions map[string]string `json:"versions,omitempty"`
 	// PerSecond is the sum of the pods' rates, each over its own window.
 	PerSecond float64 `json:"perSecond"`
 }
@@ -84,6 +87,10 @@ func Merge(shards []Shard) (Result, error) {
 		mergeInto(&r.StartLag, s.StartLag)
 		addTo(&r.Failures, s.Failures)
 		r.CPUOfPods = append(r.CPUOfPods, s.CPU)
+		if len(s.Versions) > 0 && r.Versions == nil {
+			r.Versions = map[string]string{}
+		}
+		maps.Copy(r.Versions, s.Versions)
 		r.CPU.Client += s.CPU.Client
 		r.CPU.Used += s.CPU.Used
 		r.CPU.Periods += s.CPU.Periods

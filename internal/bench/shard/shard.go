@@ -49,6 +49,8 @@ type Shard struct {
 	Failures   map[Failure]int64 `json:"failures,omitempty"`
 	Handshakes []Series          `json:"handshakes,omitempty"`
 	CPU        CPU               `json:"cpu"`
+	// Versions of the programs that made the load, by name.
+	Versions map[string]string `json:"versions,omitempty"`
 }
 
 // Target is what was connected to.
@@ -170,11 +172,12 @@ func (s Shard) Window() time.Duration { return time.Duration(s.End - s.Start) }
 
 // What a shard may hold. Nothing that a pod can measure comes near.
 const (
-	most        = int64(1) << 50 // of anything that is counted; sums of all segments stay below 2^63
-	mostPods    = 4096
-	mostSeries  = 256
-	mostServers = 1024
-	mostText    = 256
+	most         = int64(1) << 50 // of anything that is counted; sums of all segments stay below 2^63
+	mostPods     = 4096
+	mostSeries   = 256
+	mostServers  = 1024
+	mostPrograms = 16
+	mostText     = 256
 )
 
 // validate says what is wrong with a shard.
@@ -287,6 +290,14 @@ func (s Shard) validate() error {
 	count("cpu.machineTotal", s.CPU.MachineTotal)
 	if s.CPU.MachineIdle < 0 || s.CPU.MachineIdle > s.CPU.MachineTotal {
 		bad("cpu.machineIdle", s.CPU.MachineIdle, fmt.Sprintf("0 to %d, the machine's CPU time", s.CPU.MachineTotal))
+	}
+	if len(s.Versions) > mostPrograms {
+		bad("versions", len(s.Versions), fmt.Sprintf("at most %d", mostPrograms))
+	} else {
+		for _, program := range slices.Sorted(maps.Keys(s.Versions)) {
+			text("versions", program, true)
+			text("versions."+cut(program), s.Versions[program], true)
+		}
 	}
 	if s.CPU.ThrottledPeriods < 0 || s.CPU.ThrottledPeriods > s.CPU.Periods {
 		bad("cpu.throttledPeriods", s.CPU.ThrottledPeriods, fmt.Sprintf("0 to %d, the periods", s.CPU.Periods))

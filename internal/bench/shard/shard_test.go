@@ -35,7 +35,8 @@ func hybrid(segment, of int, ms ...float64) Shard {
 			BytesSent: 1500 * int64(len(ms)), BytesReceived: 9000 * int64(len(ms)), CertificateBytes: 7000 * int64(len(ms)),
 			Servers: map[string]int64{"gateway-a": int64(len(ms))},
 		}},
-		CPU: CPU{Client: 873_000 * int64(len(ms)), Periods: 300},
+		CPU:      CPU{Client: 873_000 * int64(len(ms)), Periods: 300},
+		Versions: map[string]string{"k6": "v1.8.1"},
 	}
 }
 
