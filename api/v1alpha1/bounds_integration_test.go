@@ -175,6 +175,8 @@ spec:
   - {name: hybrid, groups: [X25519MLKEM768], signatureSchemes: [mldsa65], handshake: Resumed, operation: Transfer, path: /upload, size: 64Ki, listener: https, serverName: www.example.com}
   load: {preset: Short, virtualUsersPerReplica: 4, latencyLoad: 50, warmUp: 2s, duration: 5s, repetitions: 2, seed: 7}
   generator: {pods: 2, resources: {claims: [{name: a}]}, nodeSelector: {a: b}, tolerations: [{key: a}]}
+  peers:
+  - {name: nginx, server: NGINX, image: "nginx:1", modes: [hybrid]}
   thresholds: ["hybrid/p99@8 <= 5ms", "efficiency >= 95%"]
   baselineRef: {name: earlier-report, force: true, tolerance: 5}
   maxDuration: 30m

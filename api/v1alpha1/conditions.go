@@ -249,6 +249,8 @@ const (
 	AnnotationUsageEnd   = GroupName + "/usage-end"
 	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.
 	LabelBenchmark = GroupName + "/benchmark"
+	// LabelPeer on the pods of a server that a QTLSBenchmark compares with: its name.
+	LabelPeer = GroupName + "/peer"
 	// LabelManagedBy and its value mark what the operator made.
 	LabelManagedBy      = "app.kubernetes.io/managed-by"
 	LabelManagedByValue = "qtls-operator"

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +29,7 @@ type QTLSBenchmark struct {
 
 	// spec is what is to be measured.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self.gatewayRef == oldSelf.gatewayRef && self.target == oldSelf.target && self.replicas == oldSelf.replicas && self.modes == oldSelf.modes && self.load == oldSelf.load && self.generator == oldSelf.generator && has(self.thresholds) == has(oldSelf.thresholds) && (!has(self.thresholds) || self.thresholds == oldSelf.thresholds) && has(self.baselineRef) == has(oldSelf.baselineRef) && (!has(self.baselineRef) || self.baselineRef == oldSelf.baselineRef) && duration(self.maxDuration) == duration(oldSelf.maxDuration)",message="spec: a QTLSBenchmark is immutable but for cancel, for it runs once; create another one"
+	// +kubebuilder:validation:XValidation:rule="self.gatewayRef == oldSelf.gatewayRef && self.target == oldSelf.target && self.replicas == oldSelf.replicas && self.modes == oldSelf.modes && self.load == oldSelf.load && self.generator == oldSelf.generator && has(self.thresholds) == has(oldSelf.thresholds) && (!has(self.thresholds) || self.thresholds == oldSelf.thresholds) && has(self.baselineRef) == has(oldSelf.baselineRef) && (!has(self.baselineRef) || self.baselineRef == oldSelf.baselineRef) && duration(self.maxDuration) == duration(oldSelf.maxDuration) && has(self.peers) == has(oldSelf.peers) && (!has(self.peers) || self.peers == oldSelf.peers)",message="spec: a QTLSBenchmark is immutable but for cancel, for it runs once; create another one"
 	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || has(self.cancel) && self.cancel",message="cancel: a run that was cancelled is not taken up again; create another QTLSBenchmark"
 	Spec QTLSBenchmarkSpec `json:"spec"`
 	// status is what was measured, and how far that is.
@@ -72,6 +74,17 @@ type QTLSBenchmarkSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Generator BenchmarkGenerator `json:"generator,omitzero"`
+
+	// peers are other servers that are measured in the same run, by the same load,
+	// so that a comparison is a ratio of one run. Each is a Deployment of as many
+	// replicas as the gateway has, on the same nodes, with the same certificates and
+	// resources.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	Peers []BenchmarkPeer `json:"peers,omitempty"`
 
 	// thresholds decide the condition Passed, each as
 	// [MODE/]METRIC[@REPLICAS] OPERATOR LIMIT: `p99 <= 5ms`,
@@ -249,6 +262,52 @@ type BenchmarkMode struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('*')",message="serverName: a full name, not a wildcard"
 	ServerName Hostname `json:"serverName,omitempty"`
+}
+
+// BenchmarkPeerServer is a program that terminates TLS.
+// +kubebuilder:validation:Enum=HAProxy;NGINX
+type BenchmarkPeerServer string
+
+const (
+	// BenchmarkPeerHAProxy is HAProxy with a configuration as anybody writes it.
+	BenchmarkPeerHAProxy BenchmarkPeerServer = "HAProxy"
+	// BenchmarkPeerNGINX is nginx with one.
+	BenchmarkPeerNGINX BenchmarkPeerServer = "NGINX"
+)
+
+// BenchmarkPeer is a server to compare the gateway with. It answers requests
+// itself, and shares no keys of session tickets among its replicas. What its pods
+// use is not observed.
+//
+// +kubebuilder:validation:XValidation:rule="self.server != 'NGINX' || has(self.image)",message="image: needed for NGINX"
+type BenchmarkPeer struct {
+	// name of the peer: unique in its benchmark, a DNS label.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// server that the image has, under its usual name in PATH.
+	// +required
+	Server BenchmarkPeerServer `json:"server"`
+	// image with the server, on an OpenSSL that has the modes' algorithms (3.5 for
+	// ML-KEM and ML-DSA). It runs as user 65532 with a read-only root. Default for
+	// HAProxy: the gateway's.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+	// modes that it is measured in, by name. Default: all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Modes []string `json:"modes,omitempty"`
+}
+
+// MeasuredIn says whether the peer is measured in a mode.
+func (p BenchmarkPeer) MeasuredIn(mode string) bool {
+	return len(p.Modes) == 0 || slices.Contains(p.Modes, mode)
 }
 
 // BenchmarkPreset is a choice of durations and repetitions.
@@ -434,6 +493,14 @@ type QTLSBenchmarkStatus struct {
 	// +listMapKey=mode
 	// +kubebuilder:validation:MaxItems=16
 	Scaling []BenchmarkScaling `json:"scaling,omitempty"`
+	// peers are the comparisons with other servers, when the run is over.
+	// +optional
+	// +listType=map
+	// +listMapKey=peer
+	// +listMapKey=mode
+	// +listMapKey=replicas
+	// +kubebuilder:validation:MaxItems=480
+	Peers []BenchmarkComparison `json:"peers,omitempty"`
 	// reportRef names the ConfigMap with the report.
 	// +optional
 	ReportRef *BenchmarkReportReference `json:"reportRef,omitempty"`
@@ -579,6 +646,29 @@ type BenchmarkPrediction struct {
 	// handshakesPerSecond that they would make together.
 	// +required
 	HandshakesPerSecond BenchmarkEstimate `json:"handshakesPerSecond"`
+}
+
+// BenchmarkComparison of the gateway with a peer, in one mode at one number of
+// replicas of each.
+type BenchmarkComparison struct {
+	// peer, by its name in the spec.
+	// +required
+	Peer string `json:"peer"`
+	// mode, by its name in the spec.
+	// +required
+	Mode string `json:"mode"`
+	// replicas of each.
+	// +required
+	Replicas int32 `json:"replicas"`
+	// ratio of the gateway's handshakes per second to the peer's: 2 is twice as
+	// many. It is there where both were measured validly in one repetition at least.
+	// +optional
+	Ratio *BenchmarkEstimate `json:"ratio,omitempty"`
+	// invalidBecause says why there is none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	InvalidBecause []string `json:"invalidBecause,omitempty"`
 }
 
 // BenchmarkEstimate is a mean over the repetitions and the bounds between which

@@ -56,6 +56,8 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	switch a.Kind {
 	case plan.Scale:
 		return r.scale(ctx, s, a.Replicas)
+	case plan.WaitProgrammed:
+		return outcome{}, r.applyPeers(ctx, s, a.Measurements[0].Replicas)
 	case plan.CreateJob:
 		err := r.createJob(ctx, s, a)
 		if apierrors.IsForbidden(err) { // by a quota or a webhook: asking again does not help soon
@@ -119,6 +121,9 @@ func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcom
 		if _, err := r.baseline(ctx, b); err != nil {
 			return outcome{}, err
 		}
+		if _, err := r.comparisonOf(ctx, b, s.source, replicas); err != nil {
+			return outcome{}, err
+		}
 	}
 	if s.measured == nil { // a copy that is to be made
 		g := copyOf(s.source, b)
@@ -150,8 +155,11 @@ func (r *Reconciler) patch(ctx context.Context, g *v1alpha1.QTLSGateway, change 
 	return nil
 }
 
-// restore the gateway, or delete the copy.
+// restore the gateway, or delete the copy; and take the peers away.
 func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
+	if err := r.deletePeers(ctx, s); err != nil || !s.observed.Gateway.Held {
+		return outcome{}, err
+	}
 	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
 		return outcome{restored: true}, client.IgnoreNotFound(r.Delete(ctx, s.measured, client.Preconditions{UID: &s.measured.UID}))
 	}
@@ -198,6 +206,11 @@ func (r *Reconciler) createJob(ctx context.Context, s state, a plan.Action) erro
 	if err != nil {
 		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
 	}
+	if m.Peer != "" {
+		if err := r.retarget(ctx, s, m, &load); err != nil {
+			return err
+		}
+	}
 	job, err := generator.Job(b, s.measured.Name, m, a.Attempt, load, r.Settings)
 	if err != nil {
 		return err
@@ -225,15 +238,16 @@ func (r *Reconciler) notOurs(ctx context.Context, b *v1alpha1.QTLSBenchmark, nam
 
 // apply an object that belongs to the benchmark, unless one of its name is there
 // that does not.
-func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c *corev1.ConfigMap) error {
+func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c client.Object) error {
+	kind, name := c.GetObjectKind().GroupVersionKind(), c.GetName()
 	existing := &metav1.PartialObjectMetadata{}
-	existing.SetGroupVersionKind(c.GroupVersionKind())
+	existing.SetGroupVersionKind(kind)
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(c), existing)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("ConfigMap %s: %w", c.Name, err)
+		return fmt.Errorf("%s %s: %w", kind.Kind, name, err)
 	}
 	if err == nil && !metav1.IsControlledBy(existing, b) {
-		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "ConfigMap %q exists in namespace %q and is not this benchmark's; delete or rename it, or rename the benchmark", c.Name, c.Namespace)
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%s %q exists in namespace %q and is not this benchmark's; delete or rename it, or rename the benchmark", kind.Kind, name, c.GetNamespace())
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
 	if err != nil {
@@ -243,7 +257,7 @@ func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c *co
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", c.Name, err)
+		return fmt.Errorf("%s %s: %w", kind.Kind, name, err)
 	}
 	return nil
 }
@@ -298,6 +312,13 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	used, err := r.used(ctx, &s.jobs[i], s.measured)
 	if err != nil {
 		return record{}, err
+	}
+	if used != nil && a.Measurements[0].Peer != "" {
+		images, err := r.peerImages(ctx, s.benchmark)
+		if err != nil {
+			return record{}, err
+		}
+		used.Images = append(used.Images, images...)
 	}
 	result, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
 	var not unreadable

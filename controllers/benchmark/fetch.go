@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +31,9 @@ type state struct {
 	// measured: itself, or its copy. Either is nil where it is not there.
 	source, measured *v1alpha1.QTLSGateway
 	jobs             []batchv1.Job
-	observed         plan.Observed
+	// peers' Deployments that are there, by the peers' names.
+	peers    map[string]*appsv1.Deployment
+	observed plan.Observed
 	// inHSM are the modes that are measured with a key in an HSM. They are read for
 	// the report only.
 	inHSM map[string]bool
@@ -57,6 +60,11 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 		}
 	}
 	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
+	if s.peers, err = r.peerDeployments(ctx, b); err != nil {
+		return s, err
+	}
+	s.observed.Peers = len(s.peers) > 0
+	s.observed.Gateway = withPeers(s.observed.Gateway, b, s.peers, now)
 	s.observed.Started = s.observed.Gateway.Since // where the status does not know yet
 	if b.Status.StartTime != nil {
 		s.observed.Started = b.Status.StartTime.Time

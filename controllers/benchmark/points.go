@@ -39,7 +39,7 @@ func pointsOf(s state) ([]v1alpha1.BenchmarkPoint, error) {
 		var throughput []stats.Sample
 		first := len(points)
 		for _, n := range slices.Sorted(slices.Values(s.benchmark.Spec.Replicas)) {
-			made, err := measurements(s, func(m plan.Measurement) bool { return m.Mode == mode.Name && m.Replicas == n })
+			made, err := measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })
 			if err != nil {
 				return nil, err
 			}
@@ -143,6 +143,9 @@ func evidenceOf(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, re
 	}
 	if used != nil {
 		e.Replicas, e.MachineIdle = used.Replicas, used.MachineIdle
+	}
+	if m.Peer != "" { // the gateway's pods are idle meanwhile, on the same machines
+		e.Peer, e.Replicas = true, nil
 	}
 	evidence.Complete(&e, result)
 	if m.Phase == plan.Latency {

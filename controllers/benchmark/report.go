@@ -65,6 +65,14 @@ func head(s state) report.Report {
 		}
 		r.Modes = append(r.Modes, mode)
 	}
+	for _, p := range b.Spec.Peers {
+		for _, mode := range r.Modes[:len(b.Spec.Modes)] {
+			if p.MeasuredIn(mode.Name) {
+				mode.Name, mode.Peer, mode.PeerOf = plan.Subject(mode.Name, p.Name), p.Name, mode.Name
+				r.Modes = append(r.Modes, mode)
+			}
+		}
+	}
 	r.Environment = environment(s)
 	return r
 }
@@ -142,7 +150,7 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 		if !choose(m) || !done && !s.aborted() {
 			continue
 		}
-		r := report.Measurement{Mode: m.Mode, Replicas: int(m.Replicas), Phase: validity.Phase(m.Phase), Block: int(m.Repetition)}
+		r := report.Measurement{Mode: m.Subject(), Replicas: int(m.Replicas), Phase: validity.Phase(m.Phase), Block: int(m.Repetition)}
 		if !done {
 			r.Missing = neverMade
 		} else if one.Reason != "" {
@@ -169,13 +177,14 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 // fullReport of a run, point by point: the results of all take more memory than the
 // operator has.
 func fullReport(s state) (report.Report, error) {
-	b, err := report.NewBuilder(head(s))
+	top := head(s)
+	b, err := report.NewBuilder(top)
 	if err != nil {
 		return report.Report{}, err
 	}
-	for _, mode := range s.benchmark.Spec.Modes {
+	for _, mode := range top.Modes {
 		for _, n := range s.benchmark.Spec.Replicas {
-			point, err := measurements(s, func(m plan.Measurement) bool { return m.Mode == mode.Name && m.Replicas == n })
+			point, err := measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })
 			if err != nil {
 				return report.Report{}, err
 			}

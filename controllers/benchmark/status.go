@@ -99,6 +99,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		if done.report != nil {
 			after.Scaling = scalingOf(*done.report)
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
+			after.Peers = comparisons(b, *done.report)
 		}
 		against := compared(b, done)
 		if against != nil {

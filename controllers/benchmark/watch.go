@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -34,6 +35,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.QTLSBenchmark{}). // its status too: conditions.Write
 		Owns(&batchv1.Job{}).
 		Owns(&v1alpha1.QTLSGateway{}). // copies
+		Owns(&appsv1.Deployment{}).    // peers
 		Watches(&v1alpha1.QTLSGateway{}, handler.EnqueueRequestsFromMapFunc(r.ofGateway)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)

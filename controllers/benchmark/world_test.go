@@ -130,7 +130,7 @@ func (w *world) reconciler(c client.Client, reader client.Reader, recorder event
 		Usages: func(context.Context, types.NamespacedName, string) (dataplane.Usage, error) {
 			return w.usage(w.clock.Now())
 		},
-		Settings: generator.Settings{Image: "k6:test", ImagePullPolicy: corev1.PullIfNotPresent}}
+		Settings: generator.Settings{Image: "k6:test", GatewayImage: "gateway:test", ImagePullPolicy: corev1.PullIfNotPresent}}
 }
 
 func (w *world) log(_ context.Context, _, pod, container string) (io.ReadCloser, error) {
@@ -177,6 +177,9 @@ func (w *world) play(ctx context.Context) error {
 		if err := w.program(ctx, &gateways.Items[i]); err != nil {
 			return err
 		}
+	}
+	if err := w.roll(ctx); err != nil {
+		return err
 	}
 	var jobs batchv1.JobList
 	if err := w.List(ctx, &jobs, client.InNamespace(w.namespace)); err != nil {

@@ -30,6 +30,8 @@ type Settings struct {
 	Image            string
 	ImagePullPolicy  corev1.PullPolicy
 	ImagePullSecrets []string
+	// GatewayImage has the HAProxy of peers that name no image.
+	GatewayImage string
 }
 
 // Container of the pods, whose log has the result.

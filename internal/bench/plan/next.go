@@ -19,6 +19,8 @@ type Observed struct {
 	// Records of measurements, by name. One that is there is never made again.
 	Records map[string]Record
 	Gateway Gateway
+	// Peers are there, and have to be taken away in the end.
+	Peers bool
 	// Jobs of the load generator that are there, of whichever measurement.
 	Jobs []Job
 }
@@ -103,7 +105,7 @@ const (
 	Conclude Kind = "Conclude"
 	// Abort for Reason and Message. The phase becomes Aborting.
 	Abort Kind = "Abort"
-	// Restore the gateway; delete the copy.
+	// Restore the gateway; delete the copy, and peers.
 	Restore Kind = "Restore"
 	// Finish: the phase becomes Completed, or Failed.
 	Finish Kind = "Finish"
@@ -193,7 +195,7 @@ func (o Observed) cleanUp(then Action) Action {
 			return Action{Kind: DeleteJob, Job: j.Name}
 		}
 	}
-	if o.Gateway.Held {
+	if o.Gateway.Held || o.Peers {
 		return Action{Kind: Restore}
 	}
 	return then

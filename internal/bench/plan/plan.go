@@ -30,15 +30,28 @@ type Measurement struct {
 	Replicas   int32
 	Mode       string
 	Phase      Phase
+	// Peer that is measured in the place of the gateway; empty: the gateway.
+	Peer string
+}
+
+// Subject is what is measured: a mode of the gateway or, as MODE.PEER, of a peer.
+func (m Measurement) Subject() string { return Subject(m.Mode, m.Peer) }
+
+// Subject of a mode and a peer. Names of modes have no dots.
+func Subject(mode, peer string) string {
+	if peer == "" {
+		return mode
+	}
+	return mode + "." + peer
 }
 
 // Name tells a measurement from all others of its plan.
 func (m Measurement) Name() string {
-	return fmt.Sprintf("r%d-n%d-%s-%s", m.Repetition, m.Replicas, m.Mode, m.Phase)
+	return fmt.Sprintf("r%d-n%d-%s-%s", m.Repetition, m.Replicas, m.Subject(), m.Phase)
 }
 
 func (m Measurement) String() string {
-	return fmt.Sprintf("measurement %d (repetition %d, %d replicas, mode %s, phase %s)", m.Number, m.Repetition, m.Replicas, m.Mode, m.Phase)
+	return fmt.Sprintf("measurement %d (repetition %d, %d replicas, mode %s, phase %s)", m.Number, m.Repetition, m.Replicas, m.Subject(), m.Phase)
 }
 
 // capacity is the measurement that says what rate one of latency has.
@@ -125,8 +138,9 @@ func set(into, value *int32) {
 }
 
 // Of a spec and a seed. A repetition visits each number of replicas once, in an
-// order of its own, and measures each mode there, in an order of its own too: what
-// drifts, such as a machine's heat, falls on all alike.
+// order of its own, and measures each mode of the gateway and of its peers there,
+// in an order of its own too: what drifts, such as a machine's heat, falls on all
+// alike.
 func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	p := Plan{Load: LoadOf(spec.Load), Most: time.Hour}
 	if spec.MaxDuration != nil {
@@ -145,12 +159,12 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 				p.Expected += scaling
 			}
 			before = n
-			modes := slices.Clone(spec.Modes)
-			shuffle(modes, order)
-			for _, mode := range modes {
+			subjects := subjectsOf(spec)
+			shuffle(subjects, order)
+			for _, subject := range subjects {
 				for _, phase := range []Phase{Capacity, Latency} {
 					p.Measurements = append(p.Measurements, Measurement{Number: len(p.Measurements) + 1,
-						Repetition: repetition, Replicas: n, Mode: mode.Name, Phase: phase})
+						Repetition: repetition, Replicas: n, Mode: subject.mode, Peer: subject.peer, Phase: phase})
 					p.Expected += one
 				}
 			}
@@ -158,6 +172,23 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	}
 	p.Expected += scaling // back to what was before
 	return p
+}
+
+type subject struct{ mode, peer string }
+
+func subjectsOf(spec v1alpha1.QTLSBenchmarkSpec) []subject {
+	var all []subject
+	for _, m := range spec.Modes {
+		all = append(all, subject{m.Name, ""})
+	}
+	for _, p := range spec.Peers {
+		for _, m := range spec.Modes {
+			if p.MeasuredIn(m.Name) {
+				all = append(all, subject{m.Name, p.Name})
+			}
+		}
+	}
+	return all
 }
 
 // shuffle by Fisher and Yates. It is written out, on a generator whose numbers

@@ -40,7 +40,7 @@ func TestEveryModeIsMeasuredAtEveryNumberOfReplicasInEveryRepetition(t *testing.
 			t.Errorf("measurement %d has number %d", i+1, m.Number)
 		}
 		// The rate of the latency phase is a part of the capacity just measured.
-		if m.Phase == Latency && p.Measurements[i-1] != (Measurement{m.Number - 1, m.Repetition, m.Replicas, m.Mode, Capacity}) {
+		if m.Phase == Latency && p.Measurements[i-1] != (Measurement{Number: m.Number - 1, Repetition: m.Repetition, Replicas: m.Replicas, Mode: m.Mode, Phase: Capacity}) {
 			t.Errorf("%s comes after %s", m, p.Measurements[i-1])
 		}
 		// A repetition visits a number of replicas once, and one ends before the next.
@@ -50,6 +50,43 @@ func TestEveryModeIsMeasuredAtEveryNumberOfReplicasInEveryRepetition(t *testing.
 	}
 	if len(seen) != len(p.Measurements) {
 		t.Errorf("%d names for %d measurements", len(seen), len(p.Measurements))
+	}
+}
+
+// A peer is measured in each repetition at each number of replicas, in its modes, so
+// that there is a pair for each.
+func TestPeersAreMeasuredBetweenTheGatewaysModes(t *testing.T) {
+	s := spec([]int32{1, 2}, "full", "resumed")
+	s.Peers = []v1alpha1.BenchmarkPeer{{Name: "plain"}, {Name: "nginx", Modes: []string{"full"}}}
+	s.Load.Repetitions = ptr.To[int32](4)
+	p := Of(s, 7)
+	if len(p.Measurements) != 4*2*(2+2+1)*2 || p.Expected <= Of(spec([]int32{1, 2}, "full", "resumed"), 7).Expected {
+		t.Fatalf("%d measurements in %v", len(p.Measurements), p.Expected)
+	}
+	seen, orders := map[string]int{}, map[string]bool{}
+	order := ""
+	for i, m := range p.Measurements {
+		if m.Phase == Latency {
+			if before := p.Measurements[i-1]; before.Subject() != m.Subject() || before.Phase != Capacity {
+				t.Errorf("%s comes after %s", m, before)
+			}
+			continue
+		}
+		seen[m.Subject()]++
+		if order += " " + m.Subject(); i%10 == 8 {
+			orders[order], order = true, ""
+		}
+	}
+	for _, subject := range []string{"full", "resumed", "full.plain", "resumed.plain", "full.nginx"} {
+		if seen[subject] != 8 {
+			t.Errorf("%s is measured %d times, want 8", subject, seen[subject])
+		}
+	}
+	if len(seen) != 5 || len(orders) < 2 {
+		t.Errorf("subjects %v in %d orders", seen, len(orders))
+	}
+	if got := (Measurement{Repetition: 1, Replicas: 2, Mode: "full", Peer: "nginx", Phase: Capacity}).Name(); got != "r1-n2-full.nginx-Capacity" {
+		t.Error(got)
 	}
 }
 

@@ -222,7 +222,7 @@ func Reference(sources []Source) string {
 		b.WriteByte('\n')
 	}
 	plain := func(k referenceKind, resumed bool) []found {
-		return find(sources, func(m Mode) bool { return k.is(m) && m.Resumed == resumed && m.Transfer == 0 })
+		return find(sources, func(m Mode) bool { return k.is(m) && m.Resumed == resumed && m.Operation == "" && m.Transfer == 0 })
 	}
 	handshakes := []string{"full", "resumed"}
 

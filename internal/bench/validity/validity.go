@@ -78,6 +78,8 @@ type Evidence struct {
 	MachineIdle *float64  `json:"machineIdle,omitempty"`
 	Generator   Generator `json:"generator"`
 	Replicas    []Replica `json:"replicas,omitempty"`
+	// Peer says that the replicas are another server's, which nobody observes.
+	Peer bool `json:"peer,omitempty"`
 	// WantedReplicas were to be ready all the time.
 	WantedReplicas int `json:"wantedReplicas"`
 
@@ -292,6 +294,9 @@ func judgeReplicas(e Evidence) []Reason {
 	bad := func(rule Rule, format string, args ...any) {
 		reasons = append(reasons, Reason{rule, fmt.Sprintf(format, args...)})
 	}
+	if e.Peer {
+		return nil
+	}
 	if len(e.Replicas) != e.WantedReplicas {
 		bad(ReplicasDisturbed, "%d replicas were observed, want %d", len(e.Replicas), e.WantedReplicas)
 	}
@@ -343,6 +348,9 @@ func Remarks(e Evidence, repetitions int) []string {
 	var remarks []string
 	if e.Window < ConclusiveWindow || repetitions < ConclusiveRepetitions {
 		remarks = append(remarks, fmt.Sprintf("indicative only: %d measurements of %v; a conclusive result has %d of %v", repetitions, e.Window.Round(time.Second), ConclusiveRepetitions, ConclusiveWindow))
+	}
+	if e.Peer {
+		remarks = append(remarks, "another server: what its pods used, and whether their quotas were the limit, is not observed")
 	}
 	if imbalance, known := Imbalance(e.Replicas); known && imbalance > MostImbalance {
 		remarks = append(remarks, fmt.Sprintf("the busiest replica did %s more than its part", percent(imbalance)))

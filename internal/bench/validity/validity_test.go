@@ -220,3 +220,20 @@ func TestThePageOnTheMethodHasTheRulesAndTheirLimits(t *testing.T) {
 		}
 	}
 }
+
+// Of another server nobody knows what its pods used; the other rules hold for it.
+func TestAPeerIsJudgedByWhatIsObservedOfIt(t *testing.T) {
+	e := capacity()
+	e.Peer, e.Replicas = true, nil
+	if reasons := Judge(e); len(reasons) > 0 {
+		t.Errorf("got %+v", reasons)
+	}
+	idle := 0.01
+	e.MachineIdle = &idle
+	if reasons := Judge(e); len(reasons) != 1 || reasons[0].Rule != MachineBusy {
+		t.Errorf("on a full machine: %+v", reasons)
+	}
+	if remarks := Remarks(e, ConclusiveRepetitions); len(remarks) != 1 || !strings.Contains(remarks[0], "is not observed") {
+		t.Errorf("remarks %q", remarks)
+	}
+}

@@ -1,0 +1,181 @@
+//go:build integration
+
+package benchmark
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/peer"
+	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/testenv"
+)
+
+// certificate of the gateway's listener, ECDSA P-256.
+func (w *world) certificate() {
+	w.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}})
+}
+
+// besidePeer is a benchmark with a plain HAProxy, whose modes take the gateway's
+// certificate.
+func besidePeer(s *v1alpha1.QTLSBenchmarkSpec) {
+	s.Modes[0].SignatureSchemes = []v1alpha1.SignatureScheme{"ecdsa_secp256r1_sha256"}
+	s.Peers = []v1alpha1.BenchmarkPeer{{Name: "plain", Server: v1alpha1.BenchmarkPeerHAProxy}}
+}
+
+// roll the peers' Deployments out, as their controller does.
+func (w *world) roll(ctx context.Context) error {
+	var list appsv1.DeploymentList
+	if err := w.List(ctx, &list, client.InNamespace(w.namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		d := &list.Items[i]
+		n := *d.Spec.Replicas
+		if s := d.Status; s.ObservedGeneration == d.Generation && s.ReadyReplicas == n {
+			continue
+		}
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, ReadyReplicas: n, UpdatedReplicas: n, AvailableReplicas: n}
+		if err := unimportant(w.Status().Update(ctx, d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestPeersAreMeasuredInTheRunOfTheGateway(t *testing.T) {
+	w := newWorld(t)
+	w.certificate()
+	b := w.benchmark(besidePeer)
+	host := "scaling-peer-plain." + w.namespace + ".svc"
+	var mu sync.Mutex
+	loads := map[string]int{}
+	w.result = func(l load.Load, segment shard.Segment) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		loads[fmt.Sprintf("%s:%d", l.Client.Host, l.Client.Port)]++
+		if l.Client.Host == host {
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "scaling-peer-plain"}}
+			w.get(d)
+			if !strings.Contains(l.Point, fmt.Sprintf("-n%d-", *d.Spec.Replicas)) || l.Client.SNI != "web.example.com" {
+				t.Errorf("%d replicas for the load %+v", *d.Spec.Replicas, l)
+			}
+			if image := d.Spec.Template.Spec.Containers[0].Image; image != "gateway:test" {
+				t.Errorf("image %q", image)
+			}
+		}
+		return ideal(l, segment)
+	}
+	w.start()
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	if loads[fmt.Sprintf("%s:%d", host, peer.Port(0))] != 8 || loads["web-gateway."+w.namespace+".svc:443"] != 8 || len(loads) != 2 {
+		t.Errorf("loads %v", loads)
+	}
+	// Nobody observes the machines here, so there is no ratio, and that is said.
+	if len(b.Status.Points) != 2 || len(b.Status.Peers) != 2 || b.Status.Peers[0].Ratio != nil || !strings.Contains(strings.Join(b.Status.Peers[0].InvalidBecause, " "), "NotObserved") {
+		t.Errorf("points %+v, comparisons %+v", b.Status.Points, b.Status.Peers)
+	}
+	// The run takes its peers away; they serve nobody.
+	for _, o := range []client.Object{&appsv1.Deployment{}, &corev1.Service{}} {
+		testenv.Eventually(t, func(ctx context.Context) error {
+			err := w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "scaling-peer-plain"}, o)
+			if !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%T is still there: %v", o, err)
+			}
+			return nil
+		})
+	}
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a peer's objects say is accepted where pods have to be restricted.
+func TestPodsOfPeersAreRestricted(t *testing.T) {
+	w := newWorld(t)
+	w.certificate()
+	b := w.benchmark(besidePeer)
+	r := w.reconciler(w.Client, w.Client, nil)
+	g := w.gateway("web")
+	c, err := r.comparisonOf(t.Context(), b, g, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	w.create(namespace)
+	w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}})
+	spec := peer.Deployment(b, g, c.servers[0], r.Settings).Spec.Template.Spec
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "peer"}, Spec: spec}
+	if err := w.Create(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nothing is touched before it is known that the peers can be made.
+func TestAPeerThatCannotBeMadeIsSaidBeforeTheRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		change       func(*v1alpha1.QTLSBenchmarkSpec)
+		certificate  bool
+		reason, says string
+	}{
+		"no certificate": {besidePeer, false, v1alpha1.ReasonCertificateNotFound, `Secret "web-tls", which listener "https" of the gateway serves`},
+		"one of another family": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			besidePeer(s)
+			s.Modes[0].SignatureSchemes = []v1alpha1.SignatureScheme{"mldsa65"}
+		}, true, v1alpha1.ReasonInvalid, `mode "hybrid" accepts none of the certificates`},
+		"no such mode": {func(s *v1alpha1.QTLSBenchmarkSpec) { besidePeer(s); s.Peers[0].Modes = []string{"other"} }, true, v1alpha1.ReasonInvalid, `mode "other" of peer "plain" is none of spec.modes`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if c.certificate {
+				w.certificate()
+			}
+			b := w.benchmark(c.change)
+			for range 2 { // the plan, and the first step
+				if _, err := w.step(w.Client, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.get(b)
+			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
+			if err := w.untouched(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
