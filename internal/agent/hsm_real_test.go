@@ -38,6 +38,7 @@ import (
 const (
 	testPool     = "vault"
 	memberSecret = "vault-clients"
+	tokensDir    = "tokens"
 )
 
 // relay stands for the way to a member: it can be cut, and it can be long.
@@ -142,7 +143,10 @@ type vault struct {
 	authority *hsmtest.Authority
 	operator  *hsm.Client
 	a, b      *relay
-	made      int
+	// library is the folder with the token, and with what else is HAProxy's where
+	// it has the token itself.
+	library string
+	made    int
 }
 
 // newVault is a gateway with an ML-DSA-65 and an ECDSA-P256 key in the pool, and a
@@ -150,7 +154,12 @@ type vault struct {
 func newVault(t *testing.T) *vault {
 	t.Helper()
 	v := &vault{world: newWorld(t), authority: hsmtest.NewAuthority(t)}
-	address := hsmtest.Daemon(t, v.authority, "[client "+hsmtest.ClientName+"]\nkeys = web-*\nmay = status, find, sign, generate, retire\n[client gateways]\nkeys = web-*\nmay = find, sign, status\n")
+	v.library = filepath.Join(v.dir, "library")
+	tokens := filepath.Join(v.library, tokensDir)
+	if err := os.MkdirAll(tokens, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	address := hsmtest.DaemonIn(t, v.authority, "[client "+hsmtest.ClientName+"]\nkeys = web-*\nmay = status, find, sign, generate, retire\n[client gateways]\nkeys = web-*\nmay = find, sign, status\n", tokens)
 	credentials := hsm.Credentials{CA: v.authority.PEM()}
 	credentials.Certificate, credentials.Key = v.authority.Issue(t, hsmtest.ClientName)
 	config, err := credentials.Config(hsmtest.ServerName)
@@ -464,6 +473,99 @@ func TestTheFastProviderAndAnHSMServeTogether(t *testing.T) {
 	if made := v.signatures() - before; made != 2 {
 		t.Errorf("the token has made %d signatures, want 2", made)
 	}
+}
+
+// The pod has the library and the PIN itself; what the token is asked for, it is
+// asked in HAProxy's process. The other member is the same token, behind hsmd.
+func TestALibraryInThePodSigns(t *testing.T) {
+	v := newVault(t)
+	writePIN := v.carryLibrary("a")
+	g := hsmGateway(v)
+	g.HSM.Members[0] = model.HSMMember{Name: "a", InPod: true, Sessions: 4}
+	v.use(render(t, g), 2)
+	v.publish()
+	v.start()
+	s := v.runs(v.assignment.Stable)
+	if !v.served(s) || s.Rejected != nil {
+		t.Errorf("status: %+v", s)
+	}
+	bothUp := func(a, b hsmMemberStatus) bool {
+		return a.State == v1alpha1.HSMMemberUp && b.State == v1alpha1.HSMMemberUp
+	}
+	v.members("both members are up", bothUp)
+	before := v.signatures()
+	pq, classical, software := v.clients()
+	for range 5 {
+		v.serves("ML-DSA-65 of the pool", pq, pqSecret)
+		v.serves("ECDSA-P256 of the pool", classical, hsmClassicalSecret)
+		v.serves("a key in a Secret", software, classicalSecret)
+	}
+	v.members("the library has signed all", func(a, b hsmMemberStatus) bool { return a.Signatures == 10 && b.Signatures == 0 })
+	if made := v.signatures() - before; made != 0 {
+		t.Errorf("hsmd has made %d signatures", made)
+	}
+
+	// Keys that somebody else makes in the token are found.
+	load := startTraffic(2, pq, classical, software)
+	for name, c := range map[string]client{pqSecret: pq, hsmClassicalSecret: classical} {
+		v.rotateInHSM(name)
+		v.statusIs("the new certificate", v.served)
+		v.serves("the new certificate", c, name)
+	}
+	if s, _ := v.getStatus(0, 0); s.Reloads != 0 {
+		t.Errorf("%d reloads for new keys", s.Reloads)
+	}
+
+	// A process that starts with a wrong PIN cannot sign; others can, and it can
+	// when the file has the right one.
+	writePIN("not-" + hsmtest.PIN)
+	if err := v.master().Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v.members("the PIN is refused", func(a, b hsmMemberStatus) bool {
+		return a.State == v1alpha1.HSMMemberDown && strings.Contains(a.LastError, "CKR_PIN_INCORRECT") && b.State == v1alpha1.HSMMemberUp
+	})
+	v.serves("by way of the other member", pq, pqSecret)
+	writePIN(hsmtest.PIN)
+	v.members("the right PIN is taken up", bothUp)
+	v.serves("by the library again", pq, pqSecret)
+	load.end(t, "a library in the pod, new keys and a wrong PIN")
+	for _, log := range []string{"haproxy.log", "agent.log"} {
+		text, err := os.ReadFile(filepath.Join(v.dir, log))
+		if err != nil || strings.Contains(string(text), hsmtest.PIN) {
+			t.Errorf("%s has the PIN, or is not there: %v", log, err)
+		}
+	}
+}
+
+// carryLibrary gives HAProxy's container the library that the token is of, and
+// the token; the agent is told of it. The PIN can be written anew.
+func (v *vault) carryLibrary(member string) (writePIN func(pin string)) {
+	v.t.Helper()
+	const library = "libkryoptic_pkcs11.so"
+	v.hsm = v.library
+	if err := os.Mkdir(filepath.Join(v.library, member), 0o755); err != nil {
+		v.t.Fatal(err)
+	}
+	copyFile(v.t, os.Getenv("QTLS_HSM_MODULE"), filepath.Join(v.library, library))
+	v.write("library/kryoptic.conf", []byte("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"/run/secrets/hsm/"+tokensDir+"/"+hsmtest.TokenFile+"\"\n"))
+	// hsmd, which is root here, and the pod's user write to it.
+	for path, mode := range map[string]os.FileMode{"": 0o777, hsmtest.TokenFile: 0o666} {
+		if err := os.Chmod(filepath.Join(v.library, tokensDir, path), mode); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+	v.env = append(v.env, "KRYOPTIC_CONF=/run/secrets/hsm/kryoptic.conf",
+		dataplane.LibrariesEnvironment+`={"`+member+`":{"module":"/run/secrets/hsm/`+library+`","token":"gw"}}`)
+	writePIN = func(pin string) { // as the kubelet does, by another file
+		v.t.Helper()
+		v.write("library/"+member+"/next", []byte(pin))
+		if err := os.Rename(filepath.Join(v.library, member, "next"), filepath.Join(v.library, member, "pin")); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+	writePIN(hsmtest.PIN)
+	return writePIN
 }
 
 // Each client that leaves while its signature is made leaves a paused job, and

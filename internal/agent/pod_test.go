@@ -126,7 +126,9 @@ type pod struct {
 	// group that HAProxy's container is in; nil: the test's.
 	group *controlGroup
 	// env is added to the containers' environment.
-	env     []string
+	env []string
+	// hsm, if any, is what HAProxy's container alone has at /run/secrets/hsm.
+	hsm     string
 	rootfs  string
 	dir     string // holds what is mounted into both containers
 	agent   *exec.Cmd
@@ -194,6 +196,7 @@ mount --bind "$DIR/run" "$ROOT/run/qtls"
 mount --bind "$BIN" "$ROOT/run/bin"
 mount --bind "$DIR/agent-tls" "$ROOT/run/agent-tls"
 mount --bind "$DIR/token" "$ROOT/run/secrets/kubernetes.io/serviceaccount"
+if [ -n "$HSM" ]; then mkdir "$ROOT/run/secrets/hsm"; mount --bind "$HSM" "$ROOT/run/secrets/hsm"; fi
 mount -t proc proc "$ROOT/proc"
 mount -t tmpfs none "$ROOT/sys"
 for hierarchy in $CGROUPS; do
@@ -211,6 +214,9 @@ exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --user
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + p.rootfs, "DIR=" + p.dir, "BIN=" + binary,
 		"POD_NAME=" + p.name, "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 	cmd.Env = append(cmd.Env, p.env...)
+	if name == "haproxy" {
+		cmd.Env = append(cmd.Env, "HSM="+p.hsm)
+	}
 	if name == "haproxy" && p.group != nil {
 		cmd.Env = append(cmd.Env, "CGROUPS="+p.group.hierarchies())
 	}

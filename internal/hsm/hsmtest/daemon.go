@@ -15,6 +15,18 @@ import (
 // address. The sections [client] say who may do what.
 func Daemon(t *testing.T, a *Authority, sections string) string {
 	t.Helper()
+	return DaemonIn(t, a, sections, t.TempDir())
+}
+
+// PIN of a Daemon's token, and TokenFile of kryoptic's in its folder.
+const (
+	PIN       = "a-pin-of-a-test"
+	TokenFile = "token.sql"
+)
+
+// DaemonIn is a Daemon whose token is in a folder, for others to have it, too.
+func DaemonIn(t *testing.T, a *Authority, sections, tokens string) string {
+	t.Helper()
 	root, daemon, module := os.Getenv("QTLS_GATEWAY_ROOTFS"), os.Getenv("QTLS_HSMD"), os.Getenv("QTLS_HSM_MODULE")
 	if root == "" || daemon == "" || module == "" {
 		t.Skip("QTLS_GATEWAY_ROOTFS, QTLS_HSMD and QTLS_HSM_MODULE are not set: `make test-unit` sets them to the gateway image's root file system, to hsmd and to the PKCS #11 module of kryoptic, which are built for it")
@@ -30,13 +42,10 @@ func Daemon(t *testing.T, a *Authority, sections string) string {
 		}
 		return path
 	}
-	if err := os.Mkdir(filepath.Join(dir, "tokens"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	environment := append(os.Environ(),
-		"SOFTHSM2_CONF="+file("softhsm2.conf", "directories.tokendir = "+filepath.Join(dir, "tokens")+"\n"),
-		"KRYOPTIC_CONF="+file("kryoptic.conf", "[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \""+filepath.Join(dir, "tokens", "token.sql")+"\"\n"))
-	pin := file("pin", "a-pin-of-a-test")
+		"SOFTHSM2_CONF="+file("softhsm2.conf", "directories.tokendir = "+tokens+"\n"),
+		"KRYOPTIC_CONF="+file("kryoptic.conf", "[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \""+filepath.Join(tokens, TokenFile)+"\"\n"))
+	pin := file("pin", PIN)
 	initialise := hsmd("init-soft-token", "--module", module, "--label", "gw", "--pin-file", pin, "--so-pin-file", file("so-pin", "another-pin-of-a-test"))
 	initialise.Env = environment
 	if out, err := initialise.CombinedOutput(); err != nil {
