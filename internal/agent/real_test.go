@@ -654,8 +654,9 @@ func TestDrainFinishesWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for time.Since(started) < 800*time.Millisecond { // the delay: new connections are taken
-		if _, _, err := classical.get("/"); err != nil {
-			t.Fatalf("refused %s after the drain began: %v", time.Since(started), err)
+		_, _, err := classical.get("/")
+		if took := time.Since(started); err != nil && took < delay { // a busy machine may take longer
+			t.Fatalf("refused %s after the drain began: %v", took, err)
 		}
 	}
 	if err := <-underWay; err != nil {
