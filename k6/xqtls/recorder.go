@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/k6/openssl"
 )
 
@@ -191,7 +193,7 @@ func (r *recorder) startLag() *shard.Histogram {
 func (r *recorder) watch() {
 	for i, at := range []time.Time{r.load.Begin(), r.load.End()} {
 		time.AfterFunc(time.Until(at), func() {
-			c := readCPUTime(cpuStat, machineStat)
+			c := readCPUTime(cgroup.Dir, machineStat)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.cpu[i] = c
@@ -244,12 +246,8 @@ func (m *module) measure(o outcome) {
 	current.recorder.call(o, first, number, scenario.StartTime)
 }
 
-const (
-	// cpuStat is where a container sees what it has used, and its CPU quota (cgroup v2).
-	cpuStat = "/sys/fs/cgroup/cpu.stat"
-	// machineStat is where it sees its machine's CPU time.
-	machineStat = "/proc/stat"
-)
+// machineStat is where a container sees its machine's CPU time.
+const machineStat = "/proc/stat"
 
 // cpuTime is what was used up to a moment.
 type cpuTime struct {
@@ -261,10 +259,15 @@ type cpuTime struct {
 	machine, idle int64
 }
 
-// readCPUTime leaves zeros for what is not there.
-func readCPUTime(pod, machine string) cpuTime {
+// readCPUTime leaves zeros for what is not there. The folder shows the pod's control group, version 2 or 1, as cgroup.Dir does.
+func readCPUTime(folder, machine string) cpuTime {
 	var c cpuTime
-	text, _ := os.ReadFile(pod)
+	text, err := os.ReadFile(filepath.Join(folder, "cpu.stat"))
+	if err != nil {
+		text, _ = os.ReadFile(filepath.Join(folder, "cpu/cpu.stat"))
+		usage, _ := os.ReadFile(filepath.Join(folder, "cpuacct/cpuacct.usage"))
+		c.used, _ = strconv.ParseInt(strings.TrimSpace(string(usage)), 10, 64)
+	}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseInt(value, 10, 64)
