@@ -34,7 +34,7 @@ var configFile = map[v1alpha1.BenchmarkPeerServer]string{
 // command of each program, which stays in the foreground.
 func command(server v1alpha1.BenchmarkPeerServer) []string {
 	if server == v1alpha1.BenchmarkPeerNGINX {
-		return []string{"nginx", "-e", "/dev/stderr", "-c", folder + "/" + configFile[server]}
+		return []string{"nginx", "-e", "stderr", "-c", folder + "/" + configFile[server]}
 	}
 	return []string{"haproxy", "-db", "-f", folder + "/" + configFile[server]}
 }
@@ -47,6 +47,7 @@ func Config(server v1alpha1.BenchmarkPeerServer, count int, groups []string) str
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	if server == v1alpha1.BenchmarkPeerNGINX {
 		line("daemon off;")
+		line("error_log stderr;")
 		line("pid /tmp/nginx.pid;")
 		line("worker_processes auto;")
 		line("events {")
