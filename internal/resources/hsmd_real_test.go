@@ -293,3 +293,22 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is wrong with a library is told by the daemon, which listens all the
+// same: it is the HSMPool's to say.
+func TestADaemonWithoutItsLibrary(t *testing.T) {
+	pool, authority, data := softPool(), newAuthority(t), t.TempDir()
+	m := v1alpha1.HSMMember{Name: "vendor", Daemon: &v1alpha1.HSMDaemon{HSMToken: v1alpha1.HSMToken{Token: "gw"}, Module: v1alpha1.HSMModule{
+		Folder: vendorFolder, Path: vendorFolder + "/nothing.so"}}}
+	p := newPod(t, pool, m, authority, newPINs(), data)
+	c := clientOf(t, pool, m, authority, HsmdOperator, p.run(HsmdStatefulSet(pool, m, settings).Spec.Template.Spec))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		s, err := c.Status(t.Context())
+		if err == nil && s.State == v1alpha1.HSMMemberDown && s.Code() == hsm.LibraryLoadFailed && strings.Contains(s.LastError, "nothing.so") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	}
+}
