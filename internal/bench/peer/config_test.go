@@ -78,11 +78,7 @@ func newCertificate(t *testing.T, dir string, key ...string) {
 // The HAProxy of the gateway's image takes the configuration, and serves each
 // certificate at its own address to post-quantum and classical clients.
 func TestHAProxyServesEachCertificate(t *testing.T) {
-	dir, err := os.MkdirTemp("", "peer") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
 	newCertificate(t, filepath.Join(dir, "0"), "ml-dsa-65")
 	newCertificate(t, filepath.Join(dir, "1"), "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 	config := strings.ReplaceAll(Config(v1alpha1.BenchmarkPeerHAProxy, 2, groups), certificates, dir)
