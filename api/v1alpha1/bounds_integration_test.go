@@ -184,6 +184,20 @@ spec:
 `,
 }
 
+func init() {
+	full["QTLSBenchmarkSchedule"] = `
+spec:
+  schedule: "0 3 * * *"
+  timeZone: Europe/Berlin
+  suspend: true
+  startingDeadlineSeconds: 3600
+  successfulHistoryLimit: 5
+  failedHistoryLimit: 2
+  baseline: Previous
+  template:
+    ` + strings.ReplaceAll(strings.TrimSpace(full["QTLSBenchmark"]), "\n", "\n    ") + "\n"
+}
+
 // crds reads the generated CRDs by kind.
 func crds(t *testing.T) map[string]apiextensionsv1.CustomResourceDefinition {
 	t.Helper()

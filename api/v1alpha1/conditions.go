@@ -195,6 +195,10 @@ const (
 	// ReasonNotWorse: there are no thresholds, and the baseline is not better.
 	ReasonNotWorse = "NotWorse"
 
+	// QTLSBenchmarkSchedule: Ready, besides Invalid and NotApplied.
+	ReasonScheduled = "Scheduled"
+	ReasonSuspended = "Suspended"
+
 	// QTLSBenchmark: Restored.
 	ReasonRestored     = "Restored"
 	ReasonGatewayInUse = "GatewayInUse"
@@ -251,6 +255,10 @@ const (
 	LabelBenchmark = GroupName + "/benchmark"
 	// LabelPeer on the pods of a server that a QTLSBenchmark compares with: its name.
 	LabelPeer = GroupName + "/peer"
+	// LabelSchedule on a QTLSBenchmark that a QTLSBenchmarkSchedule has made: its name.
+	LabelSchedule = GroupName + "/benchmark-schedule"
+	// AnnotationScheduledAt on it: the time of the schedule that it was made for.
+	AnnotationScheduledAt = GroupName + "/scheduled-at"
 	// LabelManagedBy and its value mark what the operator made.
 	LabelManagedBy      = "app.kubernetes.io/managed-by"
 	LabelManagedByValue = "qtls-operator"

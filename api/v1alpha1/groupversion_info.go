@@ -22,6 +22,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PQCClusterIssuer{}, &PQCClusterIssuerList{},
 		&HSMPool{}, &HSMPoolList{},
 		&QTLSBenchmark{}, &QTLSBenchmarkList{},
+		&QTLSBenchmarkSchedule{}, &QTLSBenchmarkScheduleList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

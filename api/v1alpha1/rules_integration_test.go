@@ -363,6 +363,19 @@ var ruleCases = map[string][]ruleCase{
 		{"a mode with a wildcard for a server name", benchmark("modes: " + benchmarkMode(`serverName: "*.example.com"`)), "serverName: a full name"},
 		{"a tolerance of more than everything", benchmark("baselineRef: {name: a, tolerance: 101}"), "less than or equal to 100"},
 	},
+	"QTLSBenchmarkSchedule": {
+		{"name of 31", named(strings.Repeat("a", 31), scheduleOf("")), ""},
+		{"name of 32", named(strings.Repeat("a", 32), scheduleOf("")), "metadata.name: at most 31 characters"},
+		{"nothing but what is needed", scheduleOf(""), ""},
+		{"another schedule", scheduleOf(`schedule: "@daily"`), ""},
+		{"no schedule", scheduleOf(`schedule: ""`), "schedule"},
+		{"a schedule with a time zone", scheduleOf(`schedule: "TZ=UTC 0 3 * * *"`), "schedule: it has no time zone; use timeZone"},
+		{"a schedule without times", scheduleOf(`schedule: "@every 1h"`), "schedule: @every has no times of its own"},
+		{"a baseline of other kind", scheduleOf("baseline: First"), "Unsupported value"},
+		{"too short a deadline", scheduleOf("startingDeadlineSeconds: 9"), "greater than or equal to 10"},
+		{"no history", scheduleOf("successfulHistoryLimit: 0"), "greater than or equal to 1"},
+		{"a template that is cancelled", scheduleOf("template: {spec: {gatewayRef: {name: web}, target: {caRefs: [{name: ca}]}, modes: " + benchmarkMode("") + ", cancel: true}}"), "cancel: not in a template; suspend the schedule instead"},
+	},
 	"PQCIssuer":        issuerCases,
 	"PQCClusterIssuer": issuerCases,
 }
@@ -424,6 +437,27 @@ func benchmarkMode(fields string) string {
 	return "[{name: a, groups: [x25519], signatureSchemes: [mldsa65], " + fields + "}]"
 }
 
+// What a QTLSBenchmark may be, the template of a schedule may.
+func init() {
+	for _, c := range ruleCases["QTLSBenchmark"] {
+		if !strings.HasPrefix(c.name, "name of ") {
+			c.name, c.spec = "template: "+c.name, "spec:\n  schedule: \"0 3 * * *\"\n  template:\n    "+strings.ReplaceAll(strings.TrimSpace(c.spec), "\n", "\n    ")
+			ruleCases["QTLSBenchmarkSchedule"] = append(ruleCases["QTLSBenchmarkSchedule"], c)
+		}
+	}
+}
+
+// scheduleOf is a QTLSBenchmarkSchedule with a field in place of the usual one.
+func scheduleOf(field string) string {
+	spec := "spec:\n"
+	for _, usual := range []string{`schedule: "0 3 * * *"`, "template: {spec: {gatewayRef: {name: web}, target: {caRefs: [{name: ca}]}, modes: " + benchmarkMode("") + "}}"} {
+		if key, _, _ := strings.Cut(usual, ":"); !strings.HasPrefix(field, key+":") {
+			spec += "  " + usual + "\n"
+		}
+	}
+	return spec + "  " + field + "\n"
+}
+
 var updates = map[string][]struct{ name, before, after, refused string }{
 	"QTLSBenchmark": {
 		{"unchanged", benchmark("replicas: [1]"), benchmark("replicas: [1]"), ""},
@@ -436,7 +470,11 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 		{"cancelled", benchmark("thresholds: [failures == 0]"), benchmark("thresholds: [failures == 0]\n  cancel: true"), ""},
 		{"cancelled, and more", benchmark("maxDuration: 5m"), benchmark("maxDuration: 6m\n  cancel: true"), "spec: a QTLSBenchmark is immutable but for cancel"},
 		{"cancelled no more", benchmark("cancel: true"), benchmark("cancel: false"), "cancel: a run that was cancelled is not taken up again"},
+		{"cancelled, by another way to say how long", benchmark("maxDuration: 60m"), benchmark("maxDuration: 1h\n  cancel: true"), ""},
 		{"not cancelled at all any more", benchmark("cancel: true"), benchmark("maxDuration: 60m"), "cancel: a run that was cancelled is not taken up again"},
+	},
+	"QTLSBenchmarkSchedule": {
+		{"another template", scheduleOf(""), scheduleOf("template: {spec: {gatewayRef: {name: other}, target: {caRefs: [{name: ca}]}, modes: " + benchmarkMode("") + "}}"), ""},
 	},
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},

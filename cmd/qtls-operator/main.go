@@ -218,6 +218,10 @@ func setUpBenchmarks(mgr ctrl.Manager, o options, authority *gateway.Authority) 
 	if err != nil {
 		return err
 	}
+	schedules := &benchmark.ScheduleReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator")}
+	if err := schedules.SetupWithManager(mgr); err != nil {
+		return err
+	}
 	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
 		Settings: generator.Settings{Image: o.k6Image, GatewayImage: o.gatewayImage, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
 		Limits:   plan.DefaultLimits, Logs: logs, Usages: benchmark.AskAgents(authority.HTTPClient), Kubernetes: kubernetesVersion(mgr.GetConfig()),

@@ -107,16 +107,21 @@ func authority(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// benchmark of 1 and 2 replicas, one mode, twice.
-func (w *world) benchmark(change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1.QTLSBenchmark {
-	w.t.Helper()
-	b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "scaling"}, Spec: v1alpha1.QTLSBenchmarkSpec{
+// spec of a benchmark of 1 and 2 replicas, one mode, twice.
+func (w *world) spec() v1alpha1.QTLSBenchmarkSpec {
+	return v1alpha1.QTLSBenchmarkSpec{
 		GatewayRef: v1alpha1.BenchmarkGateway{Name: "web", Use: v1alpha1.BenchmarkUseInPlace},
 		Target:     v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca"}}},
 		Replicas:   []int32{1, 2},
 		Modes:      []v1alpha1.BenchmarkMode{{Name: "hybrid", Groups: []v1alpha1.Group{"X25519MLKEM768"}, SignatureSchemes: []v1alpha1.SignatureScheme{"mldsa65"}}},
 		Load:       v1alpha1.BenchmarkLoad{Preset: v1alpha1.BenchmarkPresetShort},
-	}}
+	}
+}
+
+// benchmark of that spec, changed.
+func (w *world) benchmark(change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1.QTLSBenchmark {
+	w.t.Helper()
+	b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "scaling"}, Spec: w.spec()}
 	for _, f := range change {
 		f(&b.Spec)
 	}
