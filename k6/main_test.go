@@ -240,6 +240,14 @@ func TestPodsMeasureTheCapacityTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := r.Total(func(shard.Kind) bool { return true })
+	for _, pod := range r.CPUOfPods {
+		if pod.Used <= 0 || pod.MachineTotal <= 0 {
+			t.Errorf("a pod has used %v of %d ticks", time.Duration(pod.Used), pod.MachineTotal)
+		}
+	}
+	if r.Versions["k6"] == "" || r.Versions["OpenSSL"] == "" {
+		t.Errorf("versions %v", r.Versions)
+	}
 	if all.Count == 0 || all.Count > s.handshakes.Load() || len(r.Failures) > 0 || r.Common != l.Window {
 		t.Errorf("%d handshakes, failures %v, in common %v; the server had %d", all.Count, r.Failures, r.Common, s.handshakes.Load())
 	}

@@ -208,6 +208,10 @@ func (s BenchmarkSize) Bytes() int {
 	return int(q.Value())
 }
 
+// BenchmarkBottleneck is what a mode's handshakes are meant to be limited by.
+// +kubebuilder:validation:Enum=CPUQuota;HSM;Network
+type BenchmarkBottleneck string
+
 // BenchmarkMode is what clients of one kind offer, and do.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.size) == (has(self.operation) && self.operation == 'Transfer')",message="size: needed with operation Transfer, and only there"
@@ -251,6 +255,12 @@ type BenchmarkMode struct {
 	// size of a transfer's body: 1Ki to 1Mi.
 	// +optional
 	Size BenchmarkSize `json:"size,omitempty"`
+	// bottleneck that is meant to limit the mode's handshakes: CPUQuota, the
+	// replicas' own; HSM, where their keys lie; Network. A capacity that something
+	// else has limited is no result.
+	// +optional
+	// +kubebuilder:default=CPUQuota
+	Bottleneck BenchmarkBottleneck `json:"bottleneck,omitempty"`
 	// listener of the gateway that the mode is measured at, by name: one whose
 	// certificate has another algorithm, or its key in an HSM. Default: the target's.
 	// +optional

@@ -126,7 +126,7 @@ func resumes(mode v1alpha1.BenchmarkMode) bool {
 
 // evidenceOf one measurement.
 func evidenceOf(mode v1alpha1.BenchmarkMode, m plan.Measurement, p plan.Plan, result shard.Result, used *usage, capacity float64) validity.Evidence {
-	e := validity.Evidence{Phase: validity.Phase(m.Phase), Window: p.Load.Duration, Common: result.Common, Resumes: resumes(mode),
+	e := validity.Evidence{Phase: validity.Phase(m.Phase), Window: p.Load.Duration, Common: result.Common, Resumes: resumes(mode), Limit: validity.Bottleneck(mode.Bottleneck),
 		Dropped: result.Dropped, StartLagP99: result.StartLag.Percentile(99), WantedReplicas: int(m.Replicas)}
 	for i := range result.Handshakes {
 		h := &result.Handshakes[i]

@@ -128,17 +128,18 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 		change func(w *world)
 		want   validity.Bottleneck
 		says   string
+		meant  v1alpha1.BenchmarkBottleneck
 	}{
 		"quota": {0.9, func(u *dataplane.Usage, since time.Duration) {
 			periods := since.Milliseconds() / 100
 			u.Container = &cgroup.Usage{Periods: periods, ThrottledPeriods: periods * 99 / 100, Memory: 60 << 20, MemoryLimit: 256 << 20}
-		}, nil, validity.CPUQuota, "of its CPU periods"},
+		}, nil, validity.CPUQuota, "of its CPU periods", "CPUQuota"},
 		"HSM": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.HSM = &dataplane.HSMUsage{Time: u.Time, Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}
-		}, nil, validity.HSM, "HSM was busy for 97.5 %"},
+		}, nil, validity.HSM, "HSM was busy for 97.5 %", "HSM"},
 		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
-		}, nil, validity.Network, "of the segments were sent again"},
+		}, nil, validity.Network, "of the segments were sent again", "Network"},
 		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, func(w *world) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1"}}
 			w.get(pod)
@@ -147,7 +148,7 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 			if err := w.Status().Update(w.t.Context(), pod); err != nil {
 				w.t.Fatal(err)
 			}
-		}, validity.Memory, "replica web-1 was killed 1 times for lack of memory"},
+		}, validity.Memory, "replica web-1 was killed 1 times for lack of memory", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -156,7 +157,10 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 			if c.change != nil {
 				c.change(w)
 			}
-			b := runObserved(w, 0)
+			b := runObserved(w, 0, func(s *v1alpha1.QTLSBenchmarkSpec) { s.Modes[0].Bottleneck = c.meant })
+			if valid := b.Status.Points[0].Valid; valid != (c.meant != "") {
+				t.Errorf("valid: %v, because %v", valid, b.Status.Points[0].InvalidBecause)
+			}
 			stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
 			w.get(stored)
 			r, err := report.Parse([]byte(stored.Data[reportJSON]))

@@ -66,14 +66,17 @@ func (g *controlGroup) hierarchies() string {
 	return strings.Join(all, " ")
 }
 
-// limitCPU to a share of one CPU, in periods of 100 ms.
+// limitCPU to a share of one CPU, in periods of 100 ms. Up to that the container
+// comes before all else that the machine does.
 func (g *controlGroup) limitCPU(share float64) {
 	g.t.Helper()
 	quota := strconv.Itoa(int(100000 * share))
 	if dir, ok := g.dirs[""]; ok {
+		g.write(filepath.Join(dir, "cpu.weight"), "10000")
 		g.write(filepath.Join(dir, "cpu.max"), quota+" 100000")
 		return
 	}
+	g.write(filepath.Join(g.dirs["cpu"], "cpu.shares"), "262144")
 	g.write(filepath.Join(g.dirs["cpu"], "cpu.cfs_quota_us"), quota)
 }
 

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.k6.io/k6/lib"
@@ -253,35 +253,23 @@ const machineStat = "/proc/stat"
 type cpuTime struct {
 	// periods of the pod's CPU quota, and those in which it was throttled: zeros where there is no quota.
 	periods, throttled int64
-	// used by the pod, in nanoseconds.
+	// used by this process, in nanoseconds: the pod has no other.
 	used int64
 	// machine is the CPU time of the machine, and idle the part of it that nobody used, in ticks.
 	machine, idle int64
 }
 
-// readCPUTime leaves zeros for what is not there. The folder shows the pod's control group, version 2 or 1, as cgroup.Dir does.
-func readCPUTime(folder, machine string) cpuTime {
+// readCPUTime leaves zeros for what is not there.
+func readCPUTime(group, machine string) cpuTime {
 	var c cpuTime
-	text, err := os.ReadFile(filepath.Join(folder, "cpu.stat"))
-	if err != nil {
-		text, _ = os.ReadFile(filepath.Join(folder, "cpu/cpu.stat"))
-		usage, _ := os.ReadFile(filepath.Join(folder, "cpuacct/cpuacct.usage"))
-		c.used, _ = strconv.ParseInt(strings.TrimSpace(string(usage)), 10, 64)
+	if u, err := cgroup.Read(group); err == nil {
+		c.periods, c.throttled = u.Periods, u.ThrottledPeriods
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.ParseInt(value, 10, 64)
-		switch {
-		case err != nil:
-		case name == "nr_periods":
-			c.periods = n
-		case name == "nr_throttled":
-			c.throttled = n
-		case name == "usage_usec":
-			c.used = n * int64(time.Microsecond)
-		}
+	var usage syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) == nil {
+		c.used = usage.Utime.Nano() + usage.Stime.Nano()
 	}
-	text, _ = os.ReadFile(machine)
+	text, _ := os.ReadFile(machine)
 	first, _, _ := strings.Cut(string(text), "\n")
 	// cpu user nice system idle iowait irq softirq steal; what follows is part of user and nice.
 	fields := strings.Fields(first)
