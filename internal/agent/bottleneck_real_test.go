@@ -134,7 +134,7 @@ func TestAnHSMThatIsFarAwayIsNamed(t *testing.T) {
 	v.runs(v.assignment.Stable)
 	pq, _, _ := v.clients()
 	for _, way := range []*relay{v.a, v.b} {
-		way.delay.Store(int64(200 * time.Millisecond))
+		way.delay.Store(int64(400 * time.Millisecond))
 	}
 	v.limitedBy(validity.HSM, "of the server's time was spent waiting for HSM", 4, pq, 0, func(before, after dataplane.Usage) bool {
 		return before.HSM != nil && after.HSM != nil && after.HSM.Time > before.HSM.Time && after.HSM.Signatures-before.HSM.Signatures >= 10
