@@ -22,8 +22,8 @@ func TestOnlyCancelMayChangeInABenchmark(t *testing.T) {
 		}
 	}
 	spec := reflect.TypeFor[QTLSBenchmarkSpec]()
-	for i := range spec.NumField() {
-		name, _, _ := strings.Cut(spec.Field(i).Tag.Get("json"), ",")
+	for field := range spec.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if named := regexp.MustCompile(`\bself\.` + name + `\)? == (duration\()?oldSelf\.` + name + `\b`).MatchString(rule); named == (name == "cancel") {
 			t.Errorf("spec.%s: in the rule of immutable fields: %v", name, named)
 		}
