@@ -155,6 +155,57 @@ spec:
       serial: "0123"
       pinSecretRef: {name: vendor-pin}
 `,
+	"HSMPool/daemon-with-a-volume": `
+spec:
+  members:
+  - name: card
+    daemon:
+      module:
+        image: registry.example.com/vendor:7
+        folder: /opt/vendor
+        path: /opt/vendor/lib/libpkcs11.so
+        files: [{folder: /var/lib/vendor, persistentVolumeClaimRef: {name: vendor}}]
+      serial: "0123"
+      pinSecretRef: {name: vendor-pin}
+`,
+	"HSMPool/module": `
+spec:
+  members:
+  - name: cloud
+    module:
+      image: registry.example.com/vendor:7
+      folder: /opt/vendor
+      path: /opt/vendor/lib/libpkcs11.so
+      files: [{folder: /etc/vendor, secretRef: {name: vendor}}]
+      environment: [{name: VENDOR_CONF, value: /etc/vendor/vendor.conf}]
+      token: gw
+      pinSecretRef: {name: vendor-pin}
+      sessions: 8
+`,
+	"HSMPool/module-otherwise": `
+spec:
+  members:
+  - name: cloud
+    module:
+      image: registry.example.com/vendor:7
+      folder: /opt/vendor
+      path: /opt/vendor/lib/libpkcs11.so
+      files: [{folder: /etc/vendor, configMapRef: {name: vendor}}]
+      serial: "0123"
+      pinSecretRef: {name: vendor-pin}
+`,
+	"HSMPool/module-with-a-volume": `
+spec:
+  members:
+  - name: cloud
+    module:
+      image: registry.example.com/vendor:7
+      folder: /opt/vendor
+      path: /opt/vendor/lib/libpkcs11.so
+      files: [{folder: /var/lib/vendor, persistentVolumeClaimRef: {name: vendor}}]
+      serial: "0123"
+      pinSecretRef: {name: vendor-pin}
+`,
 	"HSMPool/soft-token": `
 spec:
   members:
@@ -172,7 +223,7 @@ spec:
     caRefs: [{kind: Secret, name: ca, key: ca.crt}]
   replicas: [1, 2]
   modes:
-  - {name: hybrid, groups: [X25519MLKEM768], signatureSchemes: [mldsa65], handshake: Resumed, operation: Transfer, path: /upload, size: 64Ki, listener: https, serverName: www.example.com}
+  - {name: hybrid, groups: [X25519MLKEM768], signatureSchemes: [mldsa65], handshake: Resumed, operation: Transfer, path: /upload, size: 64Ki, bottleneck: Network, listener: https, serverName: www.example.com}
   load: {preset: Short, virtualUsersPerReplica: 4, latencyLoad: 50, warmUp: 2s, duration: 5s, repetitions: 2, seed: 7}
   generator: {pods: 2, resources: {claims: [{name: a}]}, nodeSelector: {a: b}, tolerations: [{key: a}]}
   peers:

@@ -307,15 +307,22 @@ var ruleCases = map[string][]ruleCase{
 		{"a digit first, where nothing runs", named("1st", hsmPool("")), ""},
 		{"a digit first, and a Service", named("1st", "spec: {members: [{name: soft, softToken: {}}]}"), "metadata.name: a letter"},
 		{"a vendor's library", vendorPool("/opt/vendor", "token: gw"), ""},
-		{"a token without a name", vendorPool("/opt/vendor", ""), "daemon: name the token by either token or serial"},
-		{"a token with two names", vendorPool("/opt/vendor", "token: gw, serial: \"1\""), "daemon: name the token by either token or serial"},
+		{"a token without a name", vendorPool("/opt/vendor", ""), "daemon: Invalid value: name the token by either token or serial"},
+		{"a token with two names", vendorPool("/opt/vendor", "token: gw, serial: \"1\""), "daemon: Invalid value: name the token by either token or serial"},
 		{"a library elsewhere", vendorPool("/opt/other", "token: gw"), "module: path is a file below folder"},
-		{"a folder that the daemon needs", vendorPool("/usr/lib", "token: gw"), "folder: the daemon needs its own"},
-		{"files of nothing", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor}]"), "files: name either a Secret or a ConfigMap"},
+		{"a folder that the daemon needs", vendorPool("/usr/lib", "token: gw"), "folder: the container needs its own"},
+		{"files of nothing", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor}]"), "files: name one of a Secret, a ConfigMap and a PersistentVolumeClaim"},
+		{"files of two", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /etc/vendor, secretRef: {name: a}, configMapRef: {name: a}}]"), "files: name one of a Secret, a ConfigMap and a PersistentVolumeClaim"},
+		{"files of a volume", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /var/lib/vendor, persistentVolumeClaimRef: {name: a}}]"), ""},
 		{"files where the library is", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor, secretRef: {name: a}}]"), "files: their folder would hide module.folder"},
 		{"files above the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt, secretRef: {name: a}}]"), "files: their folder would hide module.folder"},
 		{"files below the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor/etc, secretRef: {name: a}}]"), ""},
 		{"files beside the library", vendorPool("/opt/vendor", "token: gw", "files: [{folder: /opt/vendor-files, secretRef: {name: a}}]"), ""},
+		{"a vendor's library in gateway pods", modulePool("token: gw"), ""},
+		{"a library of gateway pods, its token without a name", modulePool(""), "module: Invalid value: name the token by either token or serial"},
+		{"a library of gateway pods, with a variable", modulePool("token: gw, environment: [{name: VENDOR_CONF, value: /etc/vendor/conf}]"), ""},
+		{"a library of gateway pods, with a variable of OpenSSL", modulePool("token: gw, environment: [{name: OPENSSL_CONF, value: /etc/vendor/conf}]"), "environment: variables that begin with QTLS_, HAPROXY_, OPENSSL_ or LD_"},
+		{"a daemon's library, with a variable of the loader", vendorPool("/opt/vendor", "token: gw", "environment: [{name: LD_LIBRARY_PATH, value: /opt/vendor/lib}]"), ""},
 		{"a size", "spec: {members: [{name: soft, softToken: {storage: {size: 1Mi}}}]}", ""},
 		{"a size without a unit", "spec: {members: [{name: soft, softToken: {storage: {size: 1048576}}}]}", ""},
 		{"no size", "spec: {members: [{name: soft, softToken: {storage: {size: \"0\"}}}]}", "size: more than 0"},
@@ -402,6 +409,10 @@ func hsmMember(name, address string, fields ...string) string {
 func vendorPool(folder, token string, module ...string) string {
 	fields := append([]string{"image: vendor", "folder: " + folder, "path: /opt/vendor/lib.so"}, module...)
 	return "spec: {members: [{name: a, daemon: {pinSecretRef: {name: pin}, module: {" + strings.Join(fields, ", ") + "}, " + token + "}}]}"
+}
+
+func modulePool(fields string) string {
+	return "spec: {members: [{name: a, module: {pinSecretRef: {name: pin}, image: vendor, folder: /opt/vendor, path: /opt/vendor/lib.so, " + fields + "}}]}"
 }
 
 func manyMembers(n int) []string {
@@ -492,11 +503,11 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 	},
 }
 
-// What the daemon needs of its container is hidden neither by the library nor by
+// What a daemon or a gateway needs of its container is hidden neither by the library nor by
 // its files.
 func TestFoldersOfALibrary(t *testing.T) {
 	c := testenv.Client(t)
-	const refusal = "folder: the daemon needs its own"
+	const refusal = "folder: the container needs its own"
 	refused := func(folder string) (library, files bool) {
 		spec := vendorPool(folder, "token: gw")
 		err := admit(t, c, parse(t, "HSMPool", strings.Replace(spec, "path: /opt/vendor", "path: "+folder, 1)))
