@@ -59,6 +59,28 @@ func TestTheOperatorMayDoWhatItsCodeSaysAndNoMore(t *testing.T) {
 	}
 }
 
+func TestWithoutBenchmarksTheOperatorHasNoRightsOfTheirs(t *testing.T) {
+	for _, values := range []string{"", "watchNamespaces: [one]\n"} {
+		granted := func(benchmarks string) []string {
+			r := render(t, values+benchmarks)
+			rules := slices.Clone(get[*rbacv1.ClusterRole](r, "ClusterRole qtls").Rules)
+			if values != "" {
+				rules = append(rules, get[*rbacv1.Role](r, "Role one/qtls").Rules...)
+			}
+			return rights(rules...)
+		}
+		with, without := granted(""), granted("benchmarks: {enabled: false}")
+		want := slices.DeleteFunc(slices.Clone(with), func(right string) bool {
+			verb, resource, _ := strings.Cut(strings.TrimSpace(right), " ")
+			changes := verb == "create" || verb == "patch" || verb == "delete"
+			return resource == "/pods/log" || resource == "batch/jobs" || strings.HasPrefix(resource, "qtls.dev/qtlsbenchmark") || resource == "qtls.dev/qtlsgateways" && changes
+		})
+		if d := cmp.Diff(want, without); d != "" || len(with)-len(without) < 20 {
+			t.Errorf("with %q, of %d rights %d are left: wanted (-) and there (+)\n%s", values, len(with), len(without), d)
+		}
+	}
+}
+
 func TestNothingIsGrantedByWildcard(t *testing.T) {
 	for key, o := range render(t, "").objects {
 		var rules []rbacv1.PolicyRule

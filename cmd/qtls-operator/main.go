@@ -75,7 +75,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.gatewayImage, "gateway-image", "", "image of the gateway pods: HAProxy and the agent")
 	fs.StringVar(&o.redisImage, "redis-image", "", "image of the embedded ticket stores: Valkey")
 	fs.StringVar(&o.hsmImage, "hsm-image", "", "image of the daemons of HSMPools: hsmd, and a token in software")
-	fs.StringVar(&o.k6Image, "k6-image", "", "image of benchmarks' load generators: k6 with the module k6/x/qtls")
+	fs.StringVar(&o.k6Image, "k6-image", "", "image of benchmarks' load generators: k6 with the module k6/x/qtls; without, QTLSBenchmarks are not looked at")
 	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
 	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas work")
@@ -96,8 +96,6 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("--redis-image is needed: the image that embedded ticket stores run")
 	case o.hsmImage == "":
 		return o, fmt.Errorf("--hsm-image is needed: the image that the daemons of HSMPools run")
-	case o.k6Image == "":
-		return o, fmt.Errorf("--k6-image is needed: the image that benchmarks' load generators run")
 	}
 	return o, nil
 }
@@ -196,8 +194,10 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 	}
 	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, changed)
 	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, changed)
-	if err := setUpBenchmarks(mgr, o, authority); err != nil {
-		return fmt.Errorf("benchmark controller: %w", err)
+	if o.k6Image != "" {
+		if err := setUpBenchmarks(mgr, o, authority); err != nil {
+			return fmt.Errorf("benchmark controller: %w", err)
+		}
 	}
 	return (&gateway.Reconciler{
 		Client:    mgr.GetClient(),

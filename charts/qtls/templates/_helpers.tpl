@@ -49,6 +49,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Files.Get "files/rules.yaml" }}
 {{- end }}
 
+{{- /* What the operator may do in a namespace that it serves: of the generated rules all, or those that benchmarks do not need. */ -}}
+{{- define "qtls.namespacedRules" -}}
+{{- $benchmarks := .Values.benchmarks.enabled }}
+{{- $rules := list }}
+{{- range (include "qtls.rules" . | fromYaml).namespaced }}
+{{- $rule := deepCopy . }}
+{{- if not $benchmarks }}
+{{- $others := list }}
+{{- range .resources }}
+{{- if not (or (hasPrefix "qtlsbenchmark" .) (has . (list "jobs" "pods/log"))) }}
+{{- $others = append $others . }}
+{{- end }}
+{{- end }}
+{{- $_ := set $rule "resources" $others }}
+{{- if has "qtlsgateways" $others }}
+{{- $_ := set $rule "verbs" (list "get" "list" "watch") }}
+{{- end }}
+{{- end }}
+{{- if $rule.resources }}
+{{- $rules = append $rules $rule }}
+{{- end }}
+{{- end }}
+{{- toYaml $rules }}
+{{- end }}
+
 {{- /* A binding's subject: the operator. */ -}}
 {{- define "qtls.subject" -}}
 - kind: ServiceAccount
