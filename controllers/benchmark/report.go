@@ -127,7 +127,8 @@ func environment(s state) report.Environment {
 		measured = s.source.Spec.Resources
 	}
 	limits("haproxy", measured)
-	limits(generator.Container, s.benchmark.Spec.Generator.Resources)
+	ofGenerator := generator.Resources(s.benchmark)
+	limits(generator.Container, &ofGenerator)
 	return e
 }
 

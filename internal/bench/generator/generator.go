@@ -110,6 +110,17 @@ func Point(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
 // Pods that share the load.
 func Pods(b *v1alpha1.QTLSBenchmark) int32 { return ptr.Deref(b.Spec.Generator.Pods, 1) }
 
+// Resources of each of them.
+func Resources(b *v1alpha1.QTLSBenchmark) corev1.ResourceRequirements {
+	if r := b.Spec.Generator.Resources; r != nil {
+		return *r
+	}
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
+}
+
 // LoadOf a measurement of a gateway at a rate, by the pods of an attempt that is
 // made now.
 func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway *v1alpha1.QTLSGateway, attempt int32, rate float64, now time.Time) (load.Load, error) {
@@ -260,13 +271,6 @@ func podSpec(b *v1alpha1.QTLSBenchmark, gateway, text string, s Settings) corev1
 	for _, name := range s.ImagePullSecrets {
 		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	needs := corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
-	}
-	if r := b.Spec.Generator.Resources; r != nil {
-		needs = *r
-	}
 	return corev1.PodSpec{
 		RestartPolicy:                 corev1.RestartPolicyNever,
 		AutomountServiceAccountToken:  ptr.To(false),
@@ -290,7 +294,7 @@ func podSpec(b *v1alpha1.QTLSBenchmark, gateway, text string, s Settings) corev1
 			Image:           s.Image,
 			ImagePullPolicy: s.ImagePullPolicy,
 			Env:             []corev1.EnvVar{{Name: load.Variable, Value: text}},
-			Resources:       needs,
+			Resources:       Resources(b),
 			// Why it failed is in the pod's status too.
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			SecurityContext: &corev1.SecurityContext{
