@@ -49,6 +49,16 @@ fn is_slow(a: &Algorithm) -> bool {
     a.name.contains("ssimple") || a.name.starts_with("rsa3072")
 }
 
+/// Runs something on eight threads, and waits until libcrypto has tidied up after them: a scope does not wait for that, and
+/// should it meet the end of the process, both free the same memory.
+fn on_eight_threads(work: impl Fn(usize) + Sync) {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..8).map(|t| scope.spawn(move || work(t))).collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
 /// Runs a test again in a process where no other runs.
 fn alone(name: &str, test: impl FnOnce()) {
     const VARIABLE: &str = "OQSPROVIDER_TEST_ALONE";
@@ -94,24 +104,19 @@ fn many_threads_use_several_library_contexts() {
     let contexts = [(); 3].map(|()| Context::new(dir.path()));
     let shared: Vec<(&Algorithm, Key)> = families().map(|a| (a, contexts[0].generate(a).unwrap())).collect();
     let shares = Mutex::new(HashSet::new());
-    thread::scope(|scope| {
-        for t in 0..8 {
-            let (contexts, shared, shares) = (&contexts, &shared, &shares);
-            scope.spawn(move || {
-                let quick: Vec<_> = ALGORITHMS.iter().filter(|a| !is_slow(a)).collect();
-                // Each thread has its own part, and begins at its own place of the shared one.
-                for a in quick.iter().skip(t).step_by(8) {
-                    let key = contexts[t % 3].generate(a).unwrap();
-                    key.work(a).unwrap_or_else(|e| panic!("{}: {e}", a.name));
-                    if !a.is_signature() {
-                        assert!(shares.lock().unwrap().insert(key.share()), "{}: a key twice", a.name);
-                    }
-                }
-                for i in 0..shared.len() {
-                    let (a, key) = &shared[(i + t) % shared.len()];
-                    key.work(a).unwrap_or_else(|e| panic!("{}: {e}", a.name));
-                }
-            });
+    on_eight_threads(|t| {
+        let quick: Vec<_> = ALGORITHMS.iter().filter(|a| !is_slow(a)).collect();
+        // Each thread has its own part, and begins at its own place of the shared one.
+        for a in quick.iter().skip(t).step_by(8) {
+            let key = contexts[t % 3].generate(a).unwrap();
+            key.work(a).unwrap_or_else(|e| panic!("{}: {e}", a.name));
+            if !a.is_signature() {
+                assert!(shares.lock().unwrap().insert(key.share()), "{}: a key twice", a.name);
+            }
+        }
+        for i in 0..shared.len() {
+            let (a, key) = &shared[(i + t) % shared.len()];
+            key.work(a).unwrap_or_else(|e| panic!("{}: {e}", a.name));
         }
     });
 }
@@ -122,17 +127,12 @@ fn contexts_are_made_and_unmade_at_once() {
     alone("contexts_are_made_and_unmade_at_once", || {
         let dir = Dir::new();
         let start = Barrier::new(8);
-        thread::scope(|scope| {
-            for t in 0..8 {
-                let (dir, start) = (&dir, &start);
-                scope.spawn(move || {
-                    let a = families().nth(t).unwrap();
-                    start.wait();
-                    for _ in 0..10 {
-                        let context = Context::new(dir.path());
-                        context.generate(a).unwrap().work(a).unwrap();
-                    }
-                });
+        on_eight_threads(|t| {
+            let a = families().nth(t).unwrap();
+            start.wait();
+            for _ in 0..10 {
+                let context = Context::new(dir.path());
+                context.generate(a).unwrap().work(a).unwrap();
             }
         });
     });

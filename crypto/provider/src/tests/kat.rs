@@ -1,5 +1,6 @@
 //! Known answers, of testdata/: what the primitives put out for known randomness.
 
+use super::support::join;
 use crate::{
     openssl::evp::Library,
     primitives::{kpqc, liboqs, random, Failed, Kem, Signature},
@@ -247,21 +248,17 @@ fn liboqs_prints_its_first_records() {
 
     let failures = Mutex::new(vec![]);
     let (left, right) = known.split_at(known.len() / 2);
-    std::thread::scope(|scope| {
-        for part in [left, right] {
-            let (rows, failures) = (&rows, &failures);
-            scope.spawn(move || {
-                for (name, want) in part {
-                    let leaked = Box::leak(CString::new(*name).unwrap().into_boxed_c_str());
-                    let mut digest = Library::process_default().digest(c"SHA256").unwrap();
-                    digest.update(liboqs_record(leaked, rows[name] == "kem").as_bytes()).unwrap();
-                    if hex(&digest.value().unwrap()).to_lowercase() != *want {
-                        failures.lock().unwrap().push(*name);
-                    }
-                }
-            });
+    let check = |part: &[(&'static str, &str)]| {
+        for (name, want) in part {
+            let leaked = Box::leak(CString::new(*name).unwrap().into_boxed_c_str());
+            let mut digest = Library::process_default().digest(c"SHA256").unwrap();
+            digest.update(liboqs_record(leaked, rows[name] == "kem").as_bytes()).unwrap();
+            if hex(&digest.value().unwrap()).to_lowercase() != *want {
+                failures.lock().unwrap().push(*name);
+            }
         }
-    });
+    };
+    std::thread::scope(|scope| join([left, right].map(|part| scope.spawn(move || check(part))).into()));
     assert_eq!(failures.into_inner().unwrap(), [""; 0]);
 }
 

@@ -24,7 +24,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         LazyLock, Mutex, OnceLock,
     },
-    thread,
+    thread::{self, ScopedJoinHandle},
 };
 
 unsafe extern "C" fn known(_: *const c_void, _: *const c_char, _: *const c_char, _: *const c_char) -> c_int {
@@ -155,17 +155,17 @@ fn all(chosen: Vec<&'static Algorithm>, check: impl Fn(&'static Algorithm) + Syn
     assert!(!chosen.is_empty(), "there is no such algorithm");
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(vec![]);
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
-            scope.spawn(|| {
-                while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    begin();
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm))) {
-                        failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
-                    }
-                }
-            });
+    let work = || {
+        while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            begin();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm))) {
+                failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
+            }
         }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, Into::into);
+        join((0..threads).map(|_| scope.spawn(work)).collect());
     });
     let failures = failures.into_inner().unwrap();
     assert!(
@@ -176,6 +176,12 @@ fn all(chosen: Vec<&'static Algorithm>, check: impl Fn(&'static Algorithm) + Syn
         seed(),
         failures.join("\n")
     );
+}
+
+/// Waits for all that threads do. A scope does not wait for what libcrypto does when a thread ends, and should that meet the
+/// end of the process, both free the same memory.
+pub fn join(threads: Vec<ScopedJoinHandle<()>>) {
+    threads.into_iter().for_each(|t| t.join().unwrap());
 }
 
 /// What a panic says.

@@ -259,17 +259,15 @@ pub fn every(kind: impl Fn(&Algorithm) -> bool, check: impl Fn(&'static Algorith
     chosen.sort_by_key(|a| !a.name.contains("ssimple"));
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(vec![]);
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm, &Dir::new()))) {
-                        failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
-                    }
-                }
-            });
+    let work = || {
+        while let Some(algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(algorithm, &Dir::new()))) {
+                failures.lock().unwrap().push(format!("{}: {}", algorithm.name, message(panic)));
+            }
         }
-    });
+    };
+    // Joined: a scope does not wait for what libcrypto does when a thread ends.
+    thread::scope(|scope| [scope.spawn(work), scope.spawn(work)].map(|t| t.join().unwrap()));
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), chosen.len(), failures.join("\n"));
 }
