@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/testenv"
@@ -99,6 +100,22 @@ func TestTheAPIServerAcceptsEachSample(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The matrix of the documentation stands on a gateway of the reader's: what can be
+// said of it is that it is accepted, and fits its time.
+func TestTheMatrixOfTheDocumentationIsABenchmarkOfLessThanAnHour(t *testing.T) {
+	c := testenv.Client(t)
+	for _, o := range read(t, "../../docs/benchmarks/matrix.yaml") {
+		o.SetNamespace(restricted(t, c))
+		if err := c.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+			t.Fatal(err)
+		}
+		b := into[v1alpha1.QTLSBenchmark](t, o)
+		if p := plan.Of(b.Spec, 1); p.Expected > p.Most || p.Most > time.Hour {
+			t.Errorf("it takes %s, and may take %s", p.Expected, p.Most)
+		}
 	}
 }
 
