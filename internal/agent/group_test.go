@@ -31,7 +31,7 @@ func newControlGroup(t *testing.T) *controlGroup {
 		_ = os.WriteFile(root+"/cgroup.subtree_control", []byte("+cpu +memory"), 0)
 	}
 	for hierarchy, parent := range g.dirs {
-		dir, err := os.MkdirTemp(parent, "qtls-test-")
+		dir, err := os.MkdirTemp(parent, "qtls-test-") //nolint:usetesting // a folder there is a control group
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) {
 			t.Skipf("no control group can be made here, so no container can be given a quota: %v", err)
 		}

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -73,10 +74,7 @@ func TestFilesOfAnotherFormAreNotRead(t *testing.T) {
 		"cpu.stat": "nr_periods many\n", "memory.current": "10 MB\n", "memory.max": "-\n", "memory.peak": "1.5\n", "memory.stat": "anon\n",
 		"memory.events": "oom_kill\n", "memory.pressure": "full avg10=0.00 total=much\n",
 	} {
-		files := map[string]string{}
-		for n, t := range v2 {
-			files[n] = t
-		}
+		files := maps.Clone(v2)
 		files[name] = text
 		if _, err := Read(group(t, files)); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
