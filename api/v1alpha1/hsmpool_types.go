@@ -102,17 +102,19 @@ type HSMMember struct {
 // HSMToken is a token of a vendor's library.
 // +kubebuilder:validation:XValidation:rule="has(self.token) != has(self.serial)",message="name the token by either token or serial"
 type HSMToken struct {
-	// token is the token's label.
+	// token is the token's label, without # at its beginning or after a blank.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^| )#')",message="token: # at the beginning or after a blank begins a comment in hsmd's configuration; name the token by its serial, or give it another label"
 	Token string `json:"token,omitempty"`
-	// serial is its serial number.
+	// serial is its serial number, without # at its beginning or after a blank.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^| )#')",message="serial: # at the beginning or after a blank begins a comment in hsmd's configuration; name the token by its label"
 	Serial string `json:"serial,omitempty"`
 	// pinSecretRef names the Secret with the user's PIN under the key `pin`. A
 	// process that was refused a PIN does not try it again before it changes.

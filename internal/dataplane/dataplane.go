@@ -118,8 +118,11 @@ func ParseLibraries(text string) (Libraries, error) {
 	}
 	for member, l := range all {
 		unprintable := func(r rune) bool { return r < ' ' || r > '~' }
-		if !strings.HasPrefix(l.Module, "/") || (l.Token == "") == (l.Serial == "") || strings.ContainsFunc(member+l.Module+l.Token+l.Serial, unprintable) {
-			return nil, fmt.Errorf("%s: member %q has the library %+v: want an absolute path, and a token's label or serial number, of printable characters", LibrariesEnvironment, member, l)
+		// In pkcs11.conf a # at the beginning or after a blank begins a comment.
+		comment := func(value string) bool { return strings.Contains(" "+value, " #") }
+		if !strings.HasPrefix(l.Module, "/") || (l.Token == "") == (l.Serial == "") || strings.ContainsFunc(member+l.Module+l.Token+l.Serial, unprintable) ||
+			comment(l.Module) || comment(l.Token) || comment(l.Serial) {
+			return nil, fmt.Errorf("%s: member %q has the library %+v: want an absolute path, and a token's label or serial number, of printable characters, without # at the beginning or after a blank", LibrariesEnvironment, member, l)
 		}
 	}
 	return all, nil
