@@ -21,6 +21,8 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
@@ -60,7 +62,8 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		return outcome{}, r.applyPeers(ctx, s, a.Measurements[0].Replicas)
 	case plan.CreateJob:
 		err := r.createJob(ctx, s, a)
-		if apierrors.IsForbidden(err) { // by a quota or a webhook: asking again does not help soon
+		// By a quota, a webhook, or the API server's rules: asking again does not help soon.
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: v1alpha1.ReasonGeneratorUnschedulable,
 				Message: fmt.Sprintf("%v; allow it in namespace %q, or change spec.generator in another benchmark", err, b.Namespace)})
 		}
@@ -107,21 +110,7 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcome, error) {
 	b, now := s.benchmark, r.Clock.Now()
 	if b.Status.StartTime == nil {
-		for _, m := range s.plan.Measurements {
-			if _, err := generator.LoadOf(b, s.plan, m, s.source, 1, 1, now); err != nil {
-				return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v; a benchmark is immutable: create another one", m, err)
-			}
-		}
-		if _, err := thresholdsOf(b); err != nil {
-			return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
-		}
-		if _, err := r.authorities(ctx, b); err != nil {
-			return outcome{}, err
-		}
-		if _, err := r.baseline(ctx, b); err != nil {
-			return outcome{}, err
-		}
-		if _, err := r.comparisonOf(ctx, b, s.source, replicas); err != nil {
+		if err := r.canBegin(ctx, s, replicas); err != nil {
 			return outcome{}, err
 		}
 	}
@@ -139,6 +128,68 @@ func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcom
 		return outcome{before: before}, nil
 	}
 	return outcome{}, r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
+}
+
+// canBegin says why a run cannot begin: a problem that is stalled where nothing but
+// another benchmark helps, for a spec does not change.
+func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) error {
+	b, now := s.benchmark, r.Clock.Now()
+	immutable := func(format string, args ...any) error {
+		return conditions.Stalled(v1alpha1.ReasonInvalid, "%s; a benchmark is immutable: create another one", fmt.Sprintf(format, args...))
+	}
+	if _, err := thresholdsOf(b); err != nil {
+		return immutable("%v", err)
+	}
+	var first load.Load
+	for i, m := range s.plan.Measurements {
+		mode := b.Spec.Modes[slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })]
+		if _, err := generator.TargetOf(b, mode, s.source); err != nil { // which a change of the gateway can give it
+			return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%s: %v", m, err)
+		}
+		l, err := generator.LoadOf(b, s.plan, m, s.source, 1, 1, now)
+		if err != nil {
+			return immutable("%s: %v", m, err)
+		}
+		if i == 0 {
+			first = l
+		}
+	}
+	if _, err := r.authorities(ctx, b); err != nil {
+		return err
+	}
+	if _, err := r.baseline(ctx, b); err != nil {
+		return err
+	}
+	c, err := r.comparisonOf(ctx, b, s.source, replicas)
+	if err != nil {
+		return err
+	}
+	gateway := copyOf(s.source, b)
+	if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
+		gateway = s.source
+	}
+	job, err := generator.Job(b, gateway.Name, s.plan.Measurements[0], 1, first, r.Settings)
+	if err != nil {
+		return err
+	}
+	if err := r.refused(ctx, job); err != nil {
+		return immutable("spec.generator: %v", err)
+	}
+	for _, server := range c.servers {
+		if err := r.refused(ctx, peer.Deployment(b, gateway, server, r.Settings)); err != nil {
+			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)
+		}
+	}
+	return nil
+}
+
+// refused says why the API server will never take an object. What else may stand in
+// its way, a quota or a webhook that cannot be asked beforehand, shows when it is made.
+func (r *Reconciler) refused(ctx context.Context, o client.Object) error {
+	if err := r.Create(ctx, o, client.DryRunAll); apierrors.IsInvalid(err) {
+		return err
+	}
+	return nil
 }
 
 // patch a gateway as it was read. Where it has changed since, it is looked at

@@ -110,6 +110,11 @@ func TestARunOnACopyDoesNotTouchTheGateway(t *testing.T) {
 	}
 }
 
+func isDryRun(opts []client.CreateOption) bool {
+	var o client.CreateOptions
+	return len(o.ApplyOptions(opts).DryRun) > 0
+}
+
 // An operator dies at each step after it has done what is to be done and before it
 // has written that down. Whoever comes next neither loses nor repeats anything.
 func TestAnOperatorThatDiesAtEachStepLosesAndRepeatsNothing(t *testing.T) {
@@ -131,7 +136,7 @@ func TestAnOperatorThatDiesAtEachStepLosesAndRepeatsNothing(t *testing.T) {
 	created := 0
 	counted := interceptor.NewClient(dies, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		err := c.Create(ctx, o, opts...)
-		if _, isJob := o.(*batchv1.Job); isJob && err == nil {
+		if _, isJob := o.(*batchv1.Job); isJob && err == nil && !isDryRun(opts) {
 			created++
 		}
 		return err
@@ -187,6 +192,9 @@ func TestAnOperatorThatDiesAfterEachEffectLosesAndRepeatsNothing(t *testing.T) {
 	c := interceptor.NewClient(watching, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			err := c.Create(ctx, o, opts...)
+			if isDryRun(opts) { // which has no effect
+				return err
+			}
 			if _, isJob := o.(*batchv1.Job); isJob && err == nil {
 				created++
 			}
@@ -333,6 +341,40 @@ func TestAGeneratorThatAQuotaForbidsFailsTheRunAndSaysSo(t *testing.T) {
 	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
 	if err := w.untouched(); err != nil || len(w.made) > 0 {
 		t.Errorf("%v, %q", err, w.made)
+	}
+}
+
+// A rule that was not there when the run began: a webhook refuses as the API server
+// itself does.
+func TestAGeneratorThatIsInvalidFailsTheRunAndSaysSo(t *testing.T) {
+	w := newWorld(t)
+	watching, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuses := interceptor.NewClient(watching, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if _, isJob := o.(*batchv1.Job); isJob && !isDryRun(opts) {
+			return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	b := w.benchmark()
+	for steps := 0; b.Status.CompletionTime == nil; steps++ {
+		if steps > 300 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(refuses, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.get(b)
+	}
+	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "is invalid")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -189,7 +189,11 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) er
 	for _, server := range c.servers {
 		// The Deployment last: where that is there, all is.
 		for _, o := range []client.Object{peer.ConfigMap(b, server), peer.Service(b, server), peer.Deployment(b, s.measured, server, r.Settings)} {
-			if err := r.apply(ctx, b, o); err != nil {
+			err := r.apply(ctx, b, o)
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+				return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v", server.Peer.Name, err)
+			}
+			if err != nil {
 				return err
 			}
 		}

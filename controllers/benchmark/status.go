@@ -65,6 +65,9 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		if problem.Reason == v1alpha1.ReasonBaselineNotFound || problem.Reason == v1alpha1.ReasonBaselineInvalid {
 			set(v1alpha1.ConditionCompared, metav1.ConditionFalse, problem.Reason, problem.Message)
 		}
+		if a.Kind == plan.Scale && after.StartTime == nil && problem.After == 0 { // it can never begin
+			after.Phase = v1alpha1.BenchmarkAborting
+		}
 		return after, nil
 	}
 	if done.before != nil { // what follows is the next step's

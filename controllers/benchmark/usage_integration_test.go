@@ -242,6 +242,10 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	}
 }
 
+func cpu(quantity string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+}
+
 func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.QTLSBenchmarkSpec)
@@ -258,20 +262,35 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 			s.Replicas, s.Load.VirtualUsersPerReplica = []int32{100}, ptr.To[int32](256)
 		}, v1alpha1.ReasonInvalid, "vus 25600: want 1 to 10000"},
 		"a limit without a unit": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"p99 <= 5"} }, v1alpha1.ReasonInvalid, "want a time above 0 with its unit"},
+		"pods that request more than they may have": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Generator.Resources = &corev1.ResourceRequirements{Requests: cpu("2"), Limits: cpu("1")}
+		}, v1alpha1.ReasonInvalid, "spec.generator: Job.batch \"scaling-0001-1\" is invalid: spec.template.spec.containers[0].resources.requests"},
+		"nodes of no label": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Generator.NodeSelector = map[string]string{"not a key": "yes"}
+		}, v1alpha1.ReasonInvalid, "spec.template.spec.nodeSelector"},
+		"a copy's pods that tolerate nothing": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.GatewayRef.Use = v1alpha1.BenchmarkUseCopy
+			s.Generator.Tolerations = []corev1.Toleration{{Key: "a", Operator: "Never"}}
+		}, v1alpha1.ReasonInvalid, "spec.template.spec.tolerations[0].operator"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "garbage"}, Data: map[string]string{reportJSON: "garbage"}})
 			b := w.benchmark(c.change)
-			for range 3 {
+			for range 4 { // the plan, the first step, and what ends a run
 				if _, err := w.step(w.Client, b); err != nil {
 					t.Fatal(err)
 				}
 			}
 			w.get(b)
 			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
-			if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkPending {
-				t.Errorf("%s, %v", b.Status.Phase, err)
+			phase := v1alpha1.BenchmarkPending
+			if c.reason == v1alpha1.ReasonInvalid { // a spec does not change
+				phase = v1alpha1.BenchmarkFailed
+				w.condition(b, v1alpha1.ConditionFailed, "True", c.reason, c.says)
+			}
+			if err := w.untouched(); err != nil || b.Status.Phase != phase {
+				t.Errorf("%s, not %s, %v", b.Status.Phase, phase, err)
 			}
 		})
 	}
