@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
@@ -147,7 +148,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer loans.Close()
-	go a.lent.borrow(loans)
+	go a.lent.borrow(loans, cgroup.Check)
 
 	a.look(ctx)
 	go a.Objects.ConfigMap(ctx, dataplane.ObjectName(a.Gateway), func(m *corev1.ConfigMap, err error) {

@@ -17,7 +17,8 @@ import (
 // HAProxy. An agent that starts anew is without until that container does.
 
 // LendControlGroup gives the agent that listens on a socket the view that this
-// container has of its control group.
+// container has of its control group. It waits for nobody: an agent that does not
+// take what is sent fails it.
 func LendControlGroup(socket, dir string) error {
 	folder, err := os.Open(dir)
 	if err != nil {
@@ -29,7 +30,7 @@ func LendControlGroup(socket, dir string) error {
 		return fmt.Errorf("a socket: %w", err)
 	}
 	defer unix.Close(s)
-	if err := unix.Sendmsg(s, []byte{0}, unix.UnixRights(int(folder.Fd())), &unix.SockaddrUnix{Name: socket}, 0); err != nil {
+	if err := unix.Sendmsg(s, []byte{0}, unix.UnixRights(int(folder.Fd())), &unix.SockaddrUnix{Name: socket}, unix.MSG_DONTWAIT); err != nil {
 		return fmt.Errorf("%s: %w", socket, err)
 	}
 	return nil
@@ -48,25 +49,20 @@ func listenForLoans(path string) (*net.UnixConn, error) {
 	})
 }
 
-// borrow what is lent, until the socket is closed.
-func (b *borrowed) borrow(conn *net.UnixConn) {
+// borrow what is lent and passes a check, until the socket is closed. HAProxy's
+// container may send anything.
+func (b *borrowed) borrow(conn *net.UnixConn, check func(dir string) error) {
 	data, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	for {
 		_, n, _, _, err := conn.ReadMsgUnix(data, rights)
 		if err != nil {
 			return
 		}
-		messages, err := unix.ParseSocketControlMessage(rights[:n])
-		if err != nil || len(messages) != 1 {
+		folder := onlyFolder(rights[:n])
+		if folder == nil {
 			continue
 		}
-		descriptors, err := unix.ParseUnixRights(&messages[0])
-		if err != nil || len(descriptors) != 1 {
-			continue
-		}
-		unix.CloseOnExec(descriptors[0])
-		folder := os.NewFile(uintptr(descriptors[0]), "control group of HAProxy's container")
-		if info, err := folder.Stat(); err != nil || !info.IsDir() {
+		if err := check(pathOf(folder)); err != nil {
 			folder.Close()
 			continue
 		}
@@ -79,6 +75,37 @@ func (b *borrowed) borrow(conn *net.UnixConn) {
 	}
 }
 
+// onlyFolder that a message brings, if that is all it brings; else nil, and what came
+// is closed.
+func onlyFolder(rights []byte) *os.File {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil
+	}
+	var files []*os.File
+	for i := range messages {
+		descriptors, _ := unix.ParseUnixRights(&messages[i])
+		for _, fd := range descriptors {
+			unix.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "control group of HAProxy's container"))
+		}
+	}
+	if len(files) == 1 {
+		if info, err := files[0].Stat(); err == nil && info.IsDir() {
+			return files[0]
+		}
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	return nil
+}
+
+// pathOf an open folder. Its own path is another folder here: the agent's own group.
+func pathOf(folder *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
+}
+
 var errNotLent = errors.New("HAProxy's container has not lent its control group")
 
 // usage of the container that lent its control group.
@@ -88,6 +115,5 @@ func (b *borrowed) usage() (cgroup.Usage, error) {
 	if b.folder == nil {
 		return cgroup.Usage{}, errNotLent
 	}
-	// By way of the open folder: its path is the agent's own group here.
-	return cgroup.Read(fmt.Sprintf("/proc/self/fd/%d", b.folder.Fd()))
+	return cgroup.Read(pathOf(b.folder))
 }

@@ -2,15 +2,20 @@ package agent
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
 )
 
@@ -118,22 +123,28 @@ func TestHSMUsageIsOfAllMembers(t *testing.T) {
 	}
 }
 
-func TestTheControlGroupThatIsLentLastCounts(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "loan.sock")
-	var b borrowed
-	if _, err := b.usage(); !errors.Is(err, errNotLent) {
-		t.Errorf("nothing is lent: %v", err)
-	}
-	if err := LendControlGroup(socket, t.TempDir()); err == nil {
-		t.Error("lent to nobody")
-	}
+// lenders is a socket to lend folders on, those that pass a check.
+func lenders(t *testing.T, check func(dir string) error) (socket string, b *borrowed) {
+	t.Helper()
+	socket, b = filepath.Join(t.TempDir(), "loan.sock"), &borrowed{}
 	conn, err := listenForLoans(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); b.borrow(conn) }()
+	go func() { defer close(done); b.borrow(conn, check) }()
 	t.Cleanup(func() { conn.Close(); <-done })
+	return socket, b
+}
+
+func TestTheControlGroupThatIsLentLastCounts(t *testing.T) {
+	if err := LendControlGroup(filepath.Join(t.TempDir(), "loan.sock"), t.TempDir()); err == nil {
+		t.Error("lent to nobody")
+	}
+	socket, b := lenders(t, func(string) error { return nil })
+	if _, err := b.usage(); !errors.Is(err, errNotLent) {
+		t.Errorf("nothing is lent: %v", err)
+	}
 	for _, memory := range []string{"100", "200"} {
 		dir := t.TempDir()
 		for name, text := range map[string]string{"memory.current": memory + "\n", "memory.stat": "inactive_file 1\n"} {
@@ -158,5 +169,85 @@ func TestTheControlGroupThatIsLentLastCounts(t *testing.T) {
 				t.Fatalf("lent %s: %+v, %v", dir, u, err)
 			}
 		}
+	}
+}
+
+func TestAFolderThatIsNoControlGroupIsNotBorrowed(t *testing.T) {
+	checked := make(chan error, 1)
+	socket, b := lenders(t, func(dir string) error {
+		err := cgroup.Check(dir)
+		checked <- err
+		return err
+	})
+	dir := t.TempDir()
+	for name, text := range map[string]string{"memory.current": "100\n", "memory.stat": "inactive_file 1\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := LendControlGroup(socket, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-checked; err == nil {
+		t.Error("a folder of files of that name is taken for a control group")
+	}
+	if u, err := b.usage(); !errors.Is(err, errNotLent) {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// HAProxy's container can make the agent hold no files: a pipe ends when nobody has
+// its other end any more.
+func TestWhatIsNotBorrowedIsClosed(t *testing.T) {
+	socket, _ := lenders(t, func(string) error { return errors.New("refused") })
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(s)
+	for sent := 1; sent <= 3; sent++ {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		fds := slices.Repeat([]int{int(w.Fd())}, sent)
+		if err := unix.Sendmsg(s, []byte{0}, unix.UnixRights(fds...), &unix.SockaddrUnix{Name: socket}, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("of %d files in a message some stay open: %v", sent, err)
+		}
+	}
+}
+
+// HAProxy starts where nobody takes what its container sends.
+func TestLendingWaitsForNobody(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "loan.sock")
+	conn, err := listenForLoans(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	dir, full := t.TempDir(), make(chan error, 1)
+	go func() {
+		for {
+			if err := LendControlGroup(socket, dir); err != nil {
+				full <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-full:
+		if !errors.Is(err, unix.EAGAIN) {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the sender hangs")
 	}
 }

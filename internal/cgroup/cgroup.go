@@ -10,10 +10,12 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Dir is where a container sees its control group.
@@ -56,18 +58,48 @@ var (
 		"memory/memory.limit_in_bytes", "memory/memory.stat", "total_inactive_file", "memory/memory.oom_control"}
 )
 
-// Read the control group that a folder shows, as Dir does.
+// Check that a folder shows a control group of the kernel's, as Dir does, and not
+// what somebody made to look like one.
+func Check(dir string) error {
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	// Version 1 has a folder for each controller in one that may be of any kind.
+	for at, kind := range map[string]int64{".": unix.CGROUP2_SUPER_MAGIC, "memory": unix.CGROUP_SUPER_MAGIC} {
+		f, err := folder.OpenFile(at, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		var s unix.Statfs_t
+		err = unix.Fstatfs(int(f.Fd()), &s)
+		f.Close()
+		if err == nil && int64(s.Type) == kind { //nolint:unconvert // it is of 32 bits elsewhere
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is no control group of the kernel's", dir)
+}
+
+// Read the control group that a folder shows, as Dir does. Nothing is read outside
+// of the folder, and nothing in it that could keep the reader waiting.
 func Read(dir string) (Usage, error) {
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer folder.Close()
 	h := version2
-	if _, err := os.Stat(filepath.Join(dir, version2.memory)); err != nil {
+	if _, err := folder.Stat(version2.memory); err != nil {
 		h = version1
 	}
 	var u Usage
-	current, err := number(dir, h.memory)
+	current, err := number(folder, h.memory)
 	if err != nil {
 		return Usage{}, fmt.Errorf("the control group in %s tells of no memory: %w", dir, err)
 	}
-	stat, err := fields(dir, h.stat)
+	stat, err := fields(folder, h.stat)
 	if err != nil {
 		return Usage{}, err
 	}
@@ -80,20 +112,20 @@ func Read(dir string) (Usage, error) {
 			errs = append(errs, err)
 		}
 	}
-	cpu, err := fields(dir, h.cpu)
+	cpu, err := fields(folder, h.cpu)
 	optional(err)
 	u.Periods, u.ThrottledPeriods, u.Throttled = cpu["nr_periods"], cpu["nr_throttled"], time.Duration(cpu[h.throttled])*h.unit
-	u.MemoryPeak, err = number(dir, h.peak)
+	u.MemoryPeak, err = number(folder, h.peak)
 	optional(err)
-	u.MemoryLimit, err = number(dir, h.limit)
+	u.MemoryLimit, err = number(folder, h.limit)
 	optional(err)
 	if u.MemoryLimit > math.MaxInt64/2 { // version 1's way to say that there is none
 		u.MemoryLimit = 0
 	}
-	events, err := fields(dir, h.events)
+	events, err := fields(folder, h.events)
 	optional(err)
 	u.OOMKills = events["oom_kill"]
-	pressure, err := read(dir, "memory.pressure")
+	pressure, err := read(folder, "memory.pressure")
 	if err == nil {
 		u.MemoryStalled, err = stalled(pressure)
 	}
@@ -109,19 +141,22 @@ var errMalformed = errors.New("malformed")
 // most of a file that is read: none is a tenth as large.
 const most = 64 << 10
 
-func read(dir, name string) (string, error) {
-	f, err := os.Open(filepath.Join(dir, name))
+func read(folder *os.Root, name string) (string, error) {
+	f, err := folder.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(err, fmt.Errorf("%s: no regular file: %w", name, errMalformed))
+	}
 	text, err := io.ReadAll(io.LimitReader(f, most))
 	return string(bytes.TrimSpace(text)), err
 }
 
 // number is that of a file with one; 0 for "max".
-func number(dir, name string) (int64, error) {
-	text, err := read(dir, name)
+func number(folder *os.Root, name string) (int64, error) {
+	text, err := read(folder, name)
 	if err != nil || text == "max" {
 		return 0, err
 	}
@@ -133,8 +168,8 @@ func number(dir, name string) (int64, error) {
 }
 
 // fields of a file with a name and a number in each line.
-func fields(dir, name string) (map[string]int64, error) {
-	text, err := read(dir, name)
+func fields(folder *os.Root, name string) (map[string]int64, error) {
+	text, err := read(folder, name)
 	if err != nil {
 		return nil, err
 	}

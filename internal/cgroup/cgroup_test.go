@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -79,6 +80,55 @@ func TestFilesOfAnotherFormAreNotRead(t *testing.T) {
 		if _, err := Read(group(t, files)); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Whoever lends a folder has made what is in it: it names nothing outside, and keeps
+// no reader waiting.
+func TestNothingButFilesInTheFolderIsRead(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("42\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, make := range map[string]func(path string) error{
+		"a link to outside": func(path string) error { return os.Symlink(secret, path) },
+		"a pipe":            func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a folder":          func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		files := maps.Clone(v2)
+		delete(files, "memory.current")
+		dir := group(t, files)
+		if err := make(filepath.Join(dir, "memory.current")); err != nil {
+			t.Fatal(err)
+		}
+		if u, err := Read(dir); err == nil {
+			t.Errorf("%s is read: %+v", name, u)
+		}
+	}
+}
+
+// Version 1 has cpu and cpuacct in one folder, and a link to it for each.
+func TestLinksInsideTheFolderAreFollowed(t *testing.T) {
+	dir := group(t, v1)
+	if err := errors.Join(os.Rename(filepath.Join(dir, "cpu"), filepath.Join(dir, "cpu,cpuacct")), os.Symlink("cpu,cpuacct", filepath.Join(dir, "cpu"))); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := Read(dir); err != nil || u.Periods != 300 {
+		t.Errorf("%+v, %v, want 300 periods", u, err)
+	}
+}
+
+func TestAControlGroupIsTheKernels(t *testing.T) {
+	for _, dir := range []string{group(t, v2), group(t, v1), "/proc", "/none"} {
+		if Check(dir) == nil {
+			t.Errorf("%s is taken for a control group", dir)
+		}
+	}
+	if _, err := Read(Dir); err != nil {
+		t.Skipf("no control group is mounted here: %v", err)
+	}
+	if err := Check(Dir); err != nil {
+		t.Error(err)
 	}
 }
 
