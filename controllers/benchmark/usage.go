@@ -58,9 +58,26 @@ const askFor = 2 * time.Second
 
 // sample is what a pod of the gateway had used at a moment.
 type sample struct {
-	Name  string          `json:"name"`
-	Node  string          `json:"node,omitempty"`
-	Usage dataplane.Usage `json:"usage"`
+	Name string `json:"name"`
+	Node string `json:"node,omitempty"`
+	// ReadySince is nil while the pod is not ready.
+	ReadySince *metav1.Time    `json:"readySince,omitempty"`
+	Usage      dataplane.Usage `json:"usage"`
+}
+
+// readySince is when a pod became ready; nil if it is not.
+func readySince(pod *corev1.Pod) *metav1.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return &c.LastTransitionTime
+		}
+	}
+	return nil
+}
+
+// ready says whether the pod of a sample was so all the time until a later one.
+func (s sample) ready(later sample) bool {
+	return s.ReadySince != nil && later.ReadySince != nil && s.ReadySince.Equal(later.ReadySince)
 }
 
 // samples of all pods, by UID; of those that answered.
@@ -148,7 +165,7 @@ func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway) (sampl
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			taken[pod.UID] = sample{pod.Name, pod.Spec.NodeName, u}
+			taken[pod.UID] = sample{pod.Name, pod.Spec.NodeName, readySince(pod), u}
 		})
 	}
 	all.Wait()
@@ -221,8 +238,10 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 		if c := idle[uid].Usage.Container; c != nil && !one.Disturbed {
 			one.IdleMemory = c.Memory
 		}
+		restarted := one.Disturbed
+		one.Disturbed = restarted || !before.ready(after)
 		u.Replicas = append(u.Replicas, one)
-		if one.Disturbed {
+		if restarted {
 			continue
 		}
 		if m := before.Usage.Machine; !slices.ContainsFunc(u.Machines, func(o report.Machine) bool { return o.Name == before.Node }) {

@@ -38,6 +38,7 @@ func limited(w *world) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "gateway:test"}}}}
 	w.create(pod)
 	pod.Status.PodIP, pod.Status.PodIPs = "192.0.2.1", []corev1.PodIP{{IP: "192.0.2.1"}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Date(2026, 6, 1, 11, 0, 0, 0, time.UTC))}}
 	if err := w.Status().Update(w.t.Context(), pod); err != nil {
 		w.t.Fatal(err)
 	}
@@ -294,6 +295,21 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// It runs, and its agent answers; but no client reaches it.
+func TestAPointOfAPodThatIsNotReadyIsNone(t *testing.T) {
+	w := newWorld(t)
+	limited(w)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1"}}
+	w.get(pod)
+	pod.Status.Conditions[0].Status = corev1.ConditionFalse
+	if err := w.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	w.usage = used(0.99, 0.5)
+	b := runObserved(w, 0)
+	w.condition(b, v1alpha1.ConditionValid, "False", v1alpha1.ReasonPointsInvalid, "ReplicasDisturbed: replica web-1 restarted, or was not ready all the time")
 }
 
 func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {

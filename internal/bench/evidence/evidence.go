@@ -12,7 +12,8 @@ import (
 )
 
 // Replica is what a pod used between two looks at it; Disturbed where they are of
-// two workers, and so tell nothing. Who calls adds its name, node and quota.
+// two workers, and so tell nothing. Who calls adds its name, node and quota, and
+// whether it was ready.
 func Replica(before, after dataplane.Usage) validity.Replica {
 	var r validity.Replica
 	if after.Worker != before.Worker || after.Time <= before.Time {
