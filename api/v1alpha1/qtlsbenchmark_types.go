@@ -136,9 +136,10 @@ type BenchmarkGateway struct {
 	// +kubebuilder:validation:MaxLength=48
 	Name string `json:"name"`
 	// use: Copy makes a gateway of the same spec, measures that, and deletes it:
-	// what the gateway serves is not touched. InPlace scales the gateway itself,
-	// down to 1 replica too, and puts its replicas back in the end, unless
-	// somebody else has changed them by then.
+	// the gateway's pods and its Service are not touched, but what both use is under
+	// load too: nodes, backends, HSMs, a ticket store that is not the gateway's own.
+	// InPlace scales the gateway itself, down to 1 replica too, and puts its
+	// replicas back in the end, unless somebody else has changed them by then.
 	// +optional
 	// +kubebuilder:default=Copy
 	Use BenchmarkUse `json:"use,omitempty"`
@@ -301,8 +302,9 @@ type BenchmarkPeer struct {
 	// +required
 	Server BenchmarkPeerServer `json:"server"`
 	// image with the server, on an OpenSSL that has the modes' algorithms (3.5 for
-	// ML-KEM and ML-DSA). It runs as user 65532 with a read-only root. Default for
-	// HAProxy: the gateway's.
+	// ML-KEM and ML-DSA). It runs as user 65532 with a read-only root, and has the
+	// private keys of the gateway's listeners that it stands in for, unless they are
+	// in HSMs: name only one that may have them. Default for HAProxy: the gateway's.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
