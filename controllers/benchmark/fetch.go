@@ -26,7 +26,8 @@ import (
 type state struct {
 	benchmark *v1alpha1.QTLSBenchmark
 	plan      plan.Plan
-	records   records
+	// records of a benchmark that is not over.
+	records records
 	// source is the gateway that the spec names, measured the one that is
 	// measured: itself, or its copy. Either is nil where it is not there.
 	source, measured *v1alpha1.QTLSGateway
@@ -47,8 +48,10 @@ func (s state) aborted() bool { return s.benchmark.Status.Phase == v1alpha1.Benc
 func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
 	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed), kubernetes: r.Kubernetes}
 	var err error
-	if s.records, err = r.records(ctx, b); err != nil {
-		return s, err
+	if !b.Status.Phase.Over() { // of one that is, the status and the report have what was measured
+		if s.records, err = r.records(ctx, b); err != nil {
+			return s, err
+		}
 	}
 	if s.source, err = r.gateway(ctx, b.Namespace, b.Spec.GatewayRef.Name); err != nil {
 		return s, err

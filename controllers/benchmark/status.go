@@ -52,7 +52,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 
 	maps.Copy(s.records, done.recorded)
-	if p := progress(s.plan, s.records); p != after.Progress || a.Kind == plan.Finish && s.aborted() && len(s.records) > 0 {
+	if p := progress(s.plan, s.records); !after.Phase.Over() && p != after.Progress || a.Kind == plan.Finish && s.aborted() && len(s.records) > 0 {
 		points, err := pointsOf(s)
 		if err != nil {
 			return after, err

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,7 +42,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// ofGateway lists the benchmarks that name a gateway, and the one that has it: that
+// heeds says whether a benchmark does anything, or says anything else, when its gateway
+// changes: until it is over, and the gateway is put back.
+func heeds(b *v1alpha1.QTLSBenchmark) bool {
+	return !b.Status.Phase.Over() || meta.IsStatusConditionFalse(b.Status.Conditions, v1alpha1.ConditionRestored)
+}
+
+// ofGateway lists the benchmarks that name a gateway and heed it, and the one that has it: that
 // one also where it is there no more, for then the gateway has to be put back.
 func (r *Reconciler) ofGateway(ctx context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
@@ -54,7 +61,9 @@ func (r *Reconciler) ofGateway(ctx context.Context, o client.Object) []reconcile
 		return requests
 	}
 	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if heeds(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
 	}
 	return requests
 }
