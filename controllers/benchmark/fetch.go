@@ -62,7 +62,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 			return s, err
 		}
 	}
-	s.observed = plan.Observed{Now: now, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
+	s.observed = plan.Observed{Now: now, Created: b.CreationTimestamp.Time, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
 	if s.peers, err = r.peerDeployments(ctx, b); err != nil {
 		return s, err
 	}

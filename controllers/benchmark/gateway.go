@@ -139,7 +139,7 @@ func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway, now tim
 	case h == nil:
 		return plan.Gateway{}
 	case h.UID != b.UID:
-		return plan.Gateway{Busy: fmt.Sprintf("QTLSBenchmark %q measures QTLSGateway %q; this one begins when that is over", h.Benchmark, g.Name)}
+		return plan.Gateway{Queued: true, Busy: fmt.Sprintf("QTLSBenchmark %q measures QTLSGateway %q; this one begins when that is over", h.Benchmark, g.Name)}
 	}
 	o := plan.Gateway{Held: true, Replicas: h.Set, Since: h.Since}
 	switch {

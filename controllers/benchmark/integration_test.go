@@ -577,3 +577,29 @@ func TestWhatTheSpecNamesIsWaitedForBeforeAnythingIsTouched(t *testing.T) {
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "later"}, Data: map[string]string{"ca.crt": authority(t)}})
 	w.reaches(b, v1alpha1.BenchmarkCompleted)
 }
+
+func TestWhatTheSpecNamesIsNotWaitedForLongerThanTheRunMayTake(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Target.CARefs[0].Name = "never" })
+	clock := clocktesting.NewFakePassiveClock(b.CreationTimestamp.Time)
+	w.clock = clock
+	steps := func() {
+		for range 4 { // the plan, the first step, and what ends a run
+			if _, err := w.step(w.Client, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.get(b)
+	}
+	steps()
+	if b.Status.Phase != v1alpha1.BenchmarkPending {
+		t.Errorf("at first it is %s", b.Status.Phase)
+	}
+	clock.SetTime(clock.Now().Add(b.Spec.MaxDuration.Duration + time.Second))
+	steps()
+	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonAuthorityNotFound, `there is no ConfigMap "never" with key "ca.crt" in namespace`)
+	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonAuthorityNotFound, "it was waited for that for 1h0m0s (spec.maxDuration)")
+	if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkFailed {
+		t.Errorf("%s, %v", b.Status.Phase, err)
+	}
+}

@@ -87,6 +87,14 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	case s.Spec.Suspend:
 		ready(metav1.ConditionFalse, v1alpha1.ReasonSuspended, "spec.suspend is true: no benchmark is made")
 	case !d.Waiting.IsZero():
+		waits, err := r.waits(ctx, s.Namespace, d.Active)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if waits != nil {
+			ready(metav1.ConditionFalse, waits.Reason, fmt.Sprintf("QTLSBenchmark %q has not begun, and the benchmark of %s is due: %s", d.Active, d.Waiting.Format(time.RFC3339), waits.Message))
+			break
+		}
 		ready(metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("the benchmark of %s begins when QTLSBenchmark %q is over", d.Waiting.Format(time.RFC3339), d.Active))
 	default:
 		// Only a minute at a time: clocks are set.
@@ -100,6 +108,18 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		}
 	}
 	return ctrl.Result{RequeueAfter: wait}, r.report(ctx, s, after)
+}
+
+// waits says what a benchmark waits for that has not begun; nil where it has.
+func (r *ScheduleReconciler) waits(ctx context.Context, namespace, name string) (*metav1.Condition, error) {
+	b := &v1alpha1.QTLSBenchmark{}
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, b); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("QTLSBenchmark %s: %w", name, err)
+	}
+	if b.Status.Phase != v1alpha1.BenchmarkPending {
+		return nil, nil
+	}
+	return meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete), nil
 }
 
 // runs of a schedule. What follows from them goes into the status: what an operator

@@ -241,6 +241,28 @@ func TestAnOperatorThatDiesMakesNoBenchmarkTwice(t *testing.T) {
 	}
 }
 
+// A benchmark that waits for what is not there keeps the next one waiting too. It does
+// not go unsaid.
+func TestAScheduleWhoseBenchmarkDoesNotBeginIsNotReady(t *testing.T) {
+	n := newNightly(t, func(*v1alpha1.QTLSBenchmarkScheduleSpec) {})
+	n.do()
+	b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: n.schedule.Status.Active}}
+	n.get(b)
+	b.Status.Phase = v1alpha1.BenchmarkPending
+	meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionComplete, Status: "False", Reason: v1alpha1.ReasonAuthorityNotFound, Message: `there is no ConfigMap "ca"`})
+	if err := n.Status().Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n.do()
+	n.ready("True", v1alpha1.ReasonScheduled, "the next benchmark is made at")
+	due := n.tonight()
+	n.do()
+	n.ready("False", v1alpha1.ReasonAuthorityNotFound, fmt.Sprintf(`QTLSBenchmark %q has not begun, and the benchmark of %s is due: there is no ConfigMap "ca"`, b.Name, due.Format(time.RFC3339)))
+	n.end(b.Name, v1alpha1.BenchmarkFailed, "False")
+	n.do()
+	n.ready("True", v1alpha1.ReasonScheduled, "the next benchmark is made at")
+}
+
 func TestABadScheduleIsSaidInACondition(t *testing.T) {
 	n := newNightly(t, func(s *v1alpha1.QTLSBenchmarkScheduleSpec) { s.Schedule = "0 25 * * *" })
 	n.do()

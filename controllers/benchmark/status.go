@@ -61,11 +61,15 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		judged(points, set)
 	}
 	if problem != nil {
-		complete(metav1.ConditionFalse, problem.Reason, problem.Message)
+		message, never := problem.Message, problem.After == 0
+		if s.plan.GivesUp(s.observed) {
+			message, never = fmt.Sprintf("%s; it was waited for that for %s (spec.maxDuration)", message, s.plan.Most), true
+		}
+		complete(metav1.ConditionFalse, problem.Reason, message)
 		if problem.Reason == v1alpha1.ReasonBaselineNotFound || problem.Reason == v1alpha1.ReasonBaselineInvalid {
 			set(v1alpha1.ConditionCompared, metav1.ConditionFalse, problem.Reason, problem.Message)
 		}
-		if a.Kind == plan.Scale && after.StartTime == nil && problem.After == 0 { // it can never begin
+		if a.Kind == plan.Scale && s.observed.Started.IsZero() && never {
 			after.Phase = v1alpha1.BenchmarkAborting
 		}
 		return after, nil

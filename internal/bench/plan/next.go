@@ -12,8 +12,9 @@ type Observed struct {
 	Now time.Time
 	// Phase that the status has; empty at first.
 	Phase v1alpha1.BenchmarkPhase
-	// Started is when the gateway was first scaled; zero before.
-	Started time.Time
+	// Created is when the benchmark was made, Started when the gateway was first
+	// scaled; zero before.
+	Created, Started time.Time
 	// Cancelled: somebody wants the run to end.
 	Cancelled bool
 	// Records of measurements, by name. One that is there is never made again.
@@ -42,6 +43,8 @@ type Gateway struct {
 	// now, and Changed what somebody else has changed in it since it was scaled.
 	// Each is empty where it is not so.
 	Missing, Busy, Changed string
+	// Queued: it is busy with another benchmark, which ends.
+	Queued bool
 	// Held: this benchmark has scaled it, or made it, and has to put it back.
 	Held bool
 	// Replicas that it was scaled to, and when.
@@ -226,6 +229,13 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 				"spec.maxDuration: %d measurements take about %s, more than %s; have fewer replicas, modes or repetitions, shorter load.warmUp or load.duration, or a longer maxDuration",
 				len(p.Measurements), p.Expected.Round(time.Second), p.Most)
 		}
+		switch g := o.Gateway; {
+		case !p.GivesUp(o):
+		case g.Missing != "":
+			return abort(v1alpha1.ReasonGatewayNotFound, "%s is not there, %s after the benchmark was made (spec.maxDuration); create it, and then another benchmark", g.Missing, p.Most)
+		case g.Busy != "" && !g.Queued:
+			return abort(v1alpha1.ReasonGatewayBusy, "%s; it was waited for that for %s (spec.maxDuration)", g.Busy, p.Most)
+		}
 		return Action{}, false
 	}
 	if took := o.Now.Sub(o.Started); took > p.Most {
@@ -257,6 +267,11 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	}
 	return Action{}, false
 }
+
+// GivesUp says whether what a benchmark needs to begin was waited for long enough: as
+// long as the run itself may take. Another benchmark of the gateway is waited for until
+// that is over.
+func (p Plan) GivesUp(o Observed) bool { return o.Started.IsZero() && o.Now.Sub(o.Created) > p.Most }
 
 // latest Job of a measurement; nil if there is none.
 func (o Observed) latest(m Measurement) *Job {

@@ -364,13 +364,18 @@ func TestNext(t *testing.T) {
 	for _, m := range p.Measurements {
 		all[m.Name()] = Record{PerSecond: 1}
 	}
+	recently, longAgo := noon.Add(-59*time.Minute), noon.Add(-61*time.Minute)
 	for name, c := range map[string]struct {
 		o    Observed
 		want Kind
 		says string
 	}{
-		"the gateway is not there": {Observed{Now: noon, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
-		"another benchmark has it": {Observed{Now: noon, Gateway: Gateway{Busy: `QTLSBenchmark "other" measures it`}}, Wait, `QTLSBenchmark "other" measures`},
+		"the gateway is not there": {Observed{Now: noon, Created: recently, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Wait, `QTLSGateway "web" is not there`},
+		"it never came":            {Observed{Now: noon, Created: longAgo, Gateway: Gateway{Missing: `QTLSGateway "web"`}}, Abort, `QTLSGateway "web" is not there, 1h0m0s after the benchmark was made`},
+		"the copy's name is taken": {Observed{Now: noon, Created: recently, Gateway: Gateway{Busy: `QTLSGateway "a" exists`}}, Wait, `QTLSGateway "a" exists`},
+		"and stays so":             {Observed{Now: noon, Created: longAgo, Gateway: Gateway{Busy: `QTLSGateway "a" exists`}}, Abort, `QTLSGateway "a" exists`},
+		"another benchmark has it": {Observed{Now: noon, Created: longAgo, Gateway: Gateway{Busy: `QTLSBenchmark "other" measures it`, Queued: true}}, Wait, `QTLSBenchmark "other" measures`},
+		"it came late":             {Observed{Now: noon, Created: longAgo}, Scale, ""},
 		"it is free":               {Observed{Now: noon}, Scale, ""},
 		"it is ready":              {running(func(*Observed) {}), CreateJob, first.String()},
 		"it has other replicas":    {running(func(o *Observed) { o.Gateway.Replicas = 1 }), Scale, ""},
