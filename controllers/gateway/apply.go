@@ -8,7 +8,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,14 +41,11 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 		}
 		objects = append(objects, resources.DataPlane(g, data))
 	}
-	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g))
 	deployment, err := r.deployment(ctx, g, in, p)
 	if err != nil {
 		return err
 	}
-	if deployment != nil {
-		objects = append(objects, deployment)
-	}
+	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g), deployment)
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
 			return err
@@ -58,34 +54,39 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 	return nil
 }
 
-// deployment of the gateway's pods, with the libraries of its HSMPool. It is nil
-// where it stays as it is: while the pods' configuration is held, so are the
-// libraries that it signs with, whatever has become of the pool.
+// deployment of the gateway's pods, with the libraries of its HSMPool, or with
+// those that they have where they keep them.
 func (r *Reconciler) deployment(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan) (*appsv1.Deployment, error) {
 	d := resources.Deployment(g, r.Settings)
-	if p.Held {
-		existing := &metav1.PartialObjectMetadata{}
-		existing.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-		err := r.Get(ctx, client.ObjectKeyFromObject(d), existing)
+	pool, libraries := librariesOf(g, in)
+	if p.keepsLibraries(libraries, in.Observed) {
+		former := &appsv1.Deployment{}
+		err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(d), former)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("Deployment %s: %w", d.Name, err)
 		}
-		if err == nil && existing.Annotations[resources.AnnotationHSMLibraries] != "" {
-			return nil, nil
+		if resources.HasLibraries(former) {
+			return resources.KeepLibraries(d, former), nil
 		}
 	}
+	return resources.WithLibraries(d, pool, libraries, r.Settings), nil
+}
+
+// librariesOf the gateway's HSMPool, and its name; none where there is no such
+// pool or its libraries do not get along, which resolve has told.
+func librariesOf(g *v1alpha1.QTLSGateway, in inputs) (pool string, libraries []hsmpool.Library) {
 	if g.Spec.HSMRef == nil {
-		return d, nil
+		return "", nil
 	}
-	pool := in.Objects.HSMPools[g.Spec.HSMRef.Name]
-	if pool == nil {
-		return d, nil
+	p := in.Objects.HSMPools[g.Spec.HSMRef.Name]
+	if p == nil {
+		return "", nil
 	}
-	libraries, err := hsmpool.InPods(pool)
+	libraries, err := hsmpool.InPods(p)
 	if err != nil {
-		return d, nil // resolve has told it
+		return "", nil
 	}
-	return resources.WithLibraries(d, pool.Name, libraries, r.Settings), nil
+	return p.Name, libraries
 }
 
 // applyTickets writes what session resumption needs, and takes away what an

@@ -9,6 +9,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/rollout"
 )
@@ -49,6 +50,28 @@ func (p plan) Secrets() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// keepsLibraries says whether the pods keep the vendors' libraries that they
+// have, though the HSMPool has these: while the configuration that signs with
+// them is held, or names a member that the pool has no library for any more. That
+// lasts until a pod has taken up the configuration without it. With no pod ready
+// there is nothing to protect: what the pool has may be the remedy. It is pure.
+func (p plan) keepsLibraries(libraries []hsmpool.Library, pods []rollout.Pod) bool {
+	named, lacking := false, false
+	for _, r := range p.Revisions {
+		if r.HSM == nil {
+			continue
+		}
+		for _, m := range r.HSM.Members {
+			if m.InPod {
+				named = true
+				lacking = lacking || !slices.ContainsFunc(libraries, func(l hsmpool.Library) bool { return l.Member == m.Name })
+			}
+		}
+	}
+	ready := func(pod rollout.Pod) bool { return pod.Ready && !pod.Terminating }
+	return named && p.Held || lacking && slices.ContainsFunc(pods, ready)
 }
 
 // decide is pure.

@@ -18,6 +18,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -124,16 +125,40 @@ func TestAGatewayFollowsItsHSMPool(t *testing.T) {
 	change(pool, func() { pool.Spec.Members[1].Module.Image = "luna:11" })
 	pods("luna:11", 2)
 
+	// While a pod serves and has not taken up the configuration without a library,
+	// the pods keep it; all else of them is as it is wanted.
+	serving := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-1", Labels: resources.Selector("web")},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "none"}}}}
+	create(t, c, serving)
+	serving.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if err := c.Status().Update(t.Context(), serving); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgressing, "pod web-1")
+	module := pool.Spec.Members[1]
+	change(pool, func() { pool.Spec.Members = pool.Spec.Members[:1] })
+	change(g, func() { g.Spec.Replicas = new(int32(3)) })
+	pods("luna:11", 3)
+	members(both)
+	if err := c.Delete(t.Context(), serving, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	pods("", 3)
+	change(pool, func() { pool.Spec.Members = append(pool.Spec.Members, module) })
+	pods("luna:11", 3)
+	members(both)
+
 	// While its configuration is held, a gateway keeps the library that it signs with.
 	if err := c.Delete(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonHSMPoolNotFound, `there is no HSMPool "vault"`)
-	pods("luna:11", 2)
+	change(g, func() { g.Spec.Replicas = new(int32(4)) })
+	pods("luna:11", 4)
 	members(both)
 	pool.ResourceVersion, pool.UID = "", ""
 	pool.Spec.Members = pool.Spec.Members[:1]
 	create(t, c, pool)
-	pods("", 2)
+	pods("", 4)
 	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
 }

@@ -6,6 +6,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/rollout"
 )
 
@@ -55,5 +56,54 @@ func TestWhoSignsForThePods(t *testing.T) {
 	}
 	if v, ok := signing(inputs{}, plan{}); ok {
 		t.Errorf("a gateway without keys in HSMs has %+v", v)
+	}
+}
+
+// Pods keep a library for as long as a pod may have to sign with it.
+func TestWhenPodsKeepTheirLibraries(t *testing.T) {
+	library := func(members ...string) (all []hsmpool.Library) {
+		for _, m := range members {
+			all = append(all, hsmpool.Library{Member: m})
+		}
+		return all
+	}
+	revision := func(members ...dataplane.HSMMember) dataplane.Revision {
+		return dataplane.Revision{HSM: &dataplane.HSM{Pool: "vault", Members: members}}
+	}
+	luna, remote := dataplane.HSMMember{Name: "luna", InPod: true}, dataplane.HSMMember{Name: "remote"}
+	stable := dataplane.Target{Revision: "luna"}
+	// A revision without luna is to follow the one with it.
+	replaced := func(rejection *dataplane.Rejection) plan {
+		return plan{Assignment: dataplane.Assignment{Stable: stable, Candidate: &dataplane.Target{Revision: "remote"}, CandidatePod: "web-1"}, Rejection: rejection,
+			Revisions: map[string]dataplane.Revision{"luna": revision(luna), "remote": revision(remote)}}
+	}
+	published := func(held bool, r dataplane.Revision) plan {
+		return plan{Assignment: dataplane.Assignment{Stable: stable}, Revisions: map[string]dataplane.Revision{"luna": r}, Held: held}
+	}
+	serving := []rollout.Pod{{Name: "web-1"}, {Name: "web-2", Ready: true}}
+	for name, c := range map[string]struct {
+		plan      plan
+		libraries []hsmpool.Library
+		pods      []rollout.Pod
+		want      bool
+	}{
+		"the pool has it":                              {published(false, revision(luna)), library("luna", "other"), serving, false},
+		"its successor is not tried yet":               {replaced(nil), nil, serving, true},
+		"its successor is tried, with another library": {replaced(nil), library("other"), serving, true},
+		"its successor is refused":                     {replaced(&dataplane.Rejection{Message: "no"}), nil, serving, true},
+		"its successor is taken up":                    {published(false, revision(remote)), nil, serving, false},
+		"held, and the pool is gone":                   {published(true, revision(luna)), nil, serving, true},
+		"held, and the pool has another of it":         {published(true, revision(luna)), library("luna"), serving, true},
+		"held, with no pod ready":                      {published(true, revision(luna)), nil, nil, true},
+		"held, and it is not in use":                   {published(true, revision(remote)), nil, serving, false},
+		"held, without HSMs":                           {published(true, dataplane.Revision{}), nil, serving, false},
+		"it keeps pods from becoming ready":            {replaced(nil), nil, []rollout.Pod{{Name: "web-1"}, {Name: "web-2", Ready: true, Terminating: true}}, false},
+		"nothing is published":                         {plan{}, library("luna"), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.plan.keepsLibraries(c.libraries, c.pods); got != c.want {
+				t.Errorf("%t, want %t", got, c.want)
+			}
+		})
 	}
 }

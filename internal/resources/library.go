@@ -23,6 +23,13 @@ import (
 // libraries, the HSMPool that they are of.
 const AnnotationHSMLibraries = v1alpha1.GroupName + "/hsm-libraries"
 
+// libraryPrefix begins the names of all volumes that WithLibraries adds.
+const libraryPrefix = "hsm-"
+
+// copyPrefix begins the name of a container that copies, before that of its
+// volume.
+const copyPrefix = "copy-"
+
 // copyDir is where an image's own `cp` puts its folder.
 const copyDir = "/copy"
 
@@ -37,7 +44,7 @@ func addImage(spec *corev1.PodSpec, c *corev1.Container, prefix string, m v1alph
 		module.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 		at.SubPath = ""
 		spec.InitContainers = append(spec.InitContainers, corev1.Container{
-			Name:            "copy-" + module.Name,
+			Name:            copyPrefix + module.Name,
 			Image:           m.Image,
 			ImagePullPolicy: s.ImagePullPolicy,
 			Command:         []string{"cp", "-R", folder + "/.", copyDir},
@@ -106,9 +113,9 @@ func WithLibraries(d *appsv1.Deployment, pool string, libraries []hsmpool.Librar
 	spec := &d.Spec.Template.Spec
 	proxy := &spec.Containers[0]
 	pod := dataplane.Libraries{}
-	addTemporary(spec, proxy, "hsm-tmp")
+	addTemporary(spec, proxy, libraryPrefix+"tmp")
 	for i, l := range libraries {
-		prefix := "hsm-" + l.Member + "-"
+		prefix := libraryPrefix + l.Member + "-"
 		pod[l.Member] = dataplane.Library{Module: l.Module.Path, Token: l.Token.Token, Serial: l.Token.Serial}
 		pin := corev1.Volume{Name: prefix + "pin", VolumeSource: ofSecret(l.Token.PINSecretRef.Name, KeyUserPIN)}
 		makeOptional(&pin)
@@ -132,5 +139,49 @@ func WithLibraries(d *appsv1.Deployment, pool string, libraries []hsmpool.Librar
 		d.Annotations = map[string]string{}
 	}
 	d.Annotations[AnnotationHSMLibraries] = pool
+	return d
+}
+
+// HasLibraries says whether WithLibraries gave the pods any.
+func HasLibraries(d *appsv1.Deployment) bool { return d.Annotations[AnnotationHSMLibraries] != "" }
+
+// KeepLibraries gives the pods of a gateway the libraries that those of its
+// Deployment have had, as WithLibraries gave them. It is pure.
+func KeepLibraries(d, former *appsv1.Deployment) *appsv1.Deployment {
+	spec, had := &d.Spec.Template.Spec, former.Spec.Template.Spec
+	ofLibrary := func(volume string) bool { return strings.HasPrefix(volume, libraryPrefix) }
+	for _, v := range had.Volumes {
+		if ofLibrary(v.Name) {
+			spec.Volumes = append(spec.Volumes, v)
+		}
+	}
+	proxy := &spec.Containers[0]
+	for _, c := range slices.Concat(had.Containers, had.InitContainers) {
+		switch agent := &spec.InitContainers[0]; {
+		case c.Name == proxy.Name:
+			for _, m := range c.VolumeMounts {
+				if ofLibrary(m.Name) {
+					mount(proxy, m)
+				}
+			}
+			for _, e := range c.Env {
+				if !slices.ContainsFunc(proxy.Env, func(ours corev1.EnvVar) bool { return ours.Name == e.Name }) {
+					proxy.Env = append(proxy.Env, e)
+				}
+			}
+		case c.Name == agent.Name:
+			for _, e := range c.Env {
+				if e.Name == dataplane.LibrariesEnvironment {
+					agent.Env = append(agent.Env, e)
+				}
+			}
+		case strings.HasPrefix(c.Name, copyPrefix+libraryPrefix):
+			spec.InitContainers = append(spec.InitContainers, c)
+		}
+	}
+	if d.Annotations == nil {
+		d.Annotations = map[string]string{}
+	}
+	d.Annotations[AnnotationHSMLibraries] = former.Annotations[AnnotationHSMLibraries]
 	return d
 }

@@ -66,6 +66,22 @@ func TestAPodWithoutLibrariesIsAsItWas(t *testing.T) {
 	}
 }
 
+// All else is as it is wanted by now.
+func TestAPodThatKeepsItsLibraries(t *testing.T) {
+	g, newer := example(), settings
+	g.Spec.Replicas = new(int32(7))
+	newer.Image = "registry.example/gateway:next"
+	want := WithLibraries(Deployment(g, newer), "prod", inPods(t), newer)
+	if got := KeepLibraries(Deployment(g, newer), withLibraries(t)); !HasLibraries(got) {
+		t.Error("the Deployment does not say that it has libraries")
+	} else if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the pods:\n%s", diff)
+	}
+	if HasLibraries(Deployment(g, newer)) {
+		t.Error("a Deployment without libraries has some")
+	}
+}
+
 // HAProxy's container alone has the libraries and the PINs, and nothing has a
 // PIN but as a file.
 func TestWhoSeesALibrary(t *testing.T) {
