@@ -28,10 +28,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
@@ -63,13 +65,20 @@ type world struct {
 	usage  func(at time.Time) (dataplane.Usage, error)
 	clock  clock.PassiveClock
 	result func(l load.Load, segment shard.Segment) (string, error)
+	// answers of result, by the Job's UID and the pod's index; of whoever plays alone.
+	answers map[string]answer
 	// waits, where it is set, makes a pod one that does not run, and its Job with it.
 	waits func(*corev1.Pod)
 }
 
+type answer struct {
+	text string
+	err  error
+}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{}, clock: clock.RealClock{},
+	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{}, answers: map[string]answer{}, clock: clock.RealClock{},
 		usage: func(time.Time) (dataplane.Usage, error) { return dataplane.Usage{}, errors.New("no agent") },
 		runs:  func(int32) bool { return true }, result: ideal}
 	w.namespace = testenv.Namespace(t, w)
@@ -220,7 +229,8 @@ func (w *world) program(ctx context.Context, g *v1alpha1.QTLSGateway) error {
 	return unimportant(w.Status().Update(ctx, g))
 }
 
-// work off a Job.
+// work off a Job. The controller writes to Jobs too, so a conflict is as usual here as in
+// a cluster, and nobody comes back for what it left undone.
 func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 	if stateOf(job) != plan.JobActive {
 		return nil
@@ -236,34 +246,65 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 	}
 	failed := false
 	for i := range l.Pods {
-		text, err := w.result(l, shard.Segment{Index: i, Count: l.Pods})
+		text, failure := w.printed(job, l, i)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("%s-%d", job.Name, i), Labels: map[string]string{batchv1.JobNameLabel: job.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}, Spec: job.Spec.Template.Spec}
-		if err := w.Create(ctx, pod); err != nil {
+		if err := w.Create(ctx, pod); err != nil && !apierrors.IsAlreadyExists(err) {
 			return unimportant(err)
-		}
-		if w.waits != nil {
-			w.waits(pod)
-			if err := w.Status().Update(ctx, pod); err != nil {
-				return unimportant(err)
-			}
-			continue
-		}
-		pod.Status.Phase = corev1.PodSucceeded
-		if err != nil {
-			failed, pod.Status.Phase = true, corev1.PodFailed
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: generator.Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: err.Error()}}}}
 		}
 		w.mu.Lock()
 		w.logs[pod.Name] = text
 		w.mu.Unlock()
-		if err := w.Status().Update(ctx, pod); err != nil {
+		if err := w.tell(ctx, pod, func() {
+			if w.waits != nil {
+				w.waits(pod)
+				return
+			}
+			pod.Status.Phase = corev1.PodSucceeded
+			if failure != nil {
+				pod.Status.Phase = corev1.PodFailed
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: generator.Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: failure.Error()}}}}
+			}
+		}); err != nil {
 			return unimportant(err)
 		}
+		failed = failed || failure != nil
 	}
 	if w.waits != nil {
 		return nil
 	}
+	return unimportant(w.tell(ctx, job, func() {
+		if stateOf(job) == plan.JobActive {
+			end(job, failed)
+		}
+	}))
+}
+
+// printed is what a pod of a Job prints; the result is asked for once, however often the
+// Job is looked at.
+func (w *world) printed(job *batchv1.Job, l load.Load, index int) (string, error) {
+	key := fmt.Sprintf("%s/%d", job.UID, index)
+	one, known := w.answers[key]
+	if !known {
+		one.text, one.err = w.result(l, shard.Segment{Index: index, Count: l.Pods})
+		w.answers[key] = one
+	}
+	return one.text, one.err
+}
+
+// tell the status of an object as it is now.
+func (w *world) tell(ctx context.Context, o client.Object, set func()) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := w.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		set()
+		return w.Status().Update(ctx, o)
+	})
+}
+
+// end a Job as its controller does.
+func end(job *batchv1.Job, failed bool) {
 	now := metav1.Now()
 	job.Status.StartTime = &now
 	is := func(kind batchv1.JobConditionType, reason, message string) {
@@ -273,15 +314,14 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 		is(batchv1.JobFailureTarget, "BackoffLimitExceeded", "")
 		is(batchv1.JobFailed, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
 		job.Status.Failed = 1
-	} else {
-		is(batchv1.JobSuccessCriteriaMet, "CompletionsReached", "")
-		is(batchv1.JobComplete, "CompletionsReached", "")
-		job.Status.CompletionTime, job.Status.Succeeded, job.Status.CompletedIndexes = &now, *job.Spec.Completions, fmt.Sprintf("0-%d", *job.Spec.Completions-1)
-		if *job.Spec.Completions == 1 {
-			job.Status.CompletedIndexes = "0"
-		}
+		return
 	}
-	return unimportant(w.Status().Update(ctx, job))
+	is(batchv1.JobSuccessCriteriaMet, "CompletionsReached", "")
+	is(batchv1.JobComplete, "CompletionsReached", "")
+	job.Status.CompletionTime, job.Status.Succeeded, job.Status.CompletedIndexes = &now, *job.Spec.Completions, fmt.Sprintf("0-%d", *job.Spec.Completions-1)
+	if *job.Spec.Completions == 1 {
+		job.Status.CompletedIndexes = "0"
+	}
 }
 
 // start the controller as the operator does, with everybody else around it.
@@ -360,4 +400,61 @@ func (w *world) untouched() error {
 		return fmt.Errorf("%d replicas, %+v, %v", *g.Spec.Replicas, h, err)
 	}
 	return nil
+}
+
+// The controller writes samples into a Job while that is worked off. What the world was
+// kept from it makes up for, and no load is made twice.
+func TestAJobThatIsWrittenMeanwhileEnds(t *testing.T) {
+	w := newWorld(t)
+	asked := map[string]int{}
+	w.result = func(l load.Load, segment shard.Segment) (string, error) {
+		asked[l.Point]++
+		return ideal(l, segment)
+	}
+	b := w.benchmark()
+	direct, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conflicts := map[string]int{}
+	w.Client = interceptor.NewClient(direct, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			kind := fmt.Sprintf("%T", o)
+			_, isJob := o.(*batchv1.Job)
+			_, isPod := o.(*corev1.Pod)
+			if most := retry.DefaultBackoff.Steps; isJob && conflicts[kind] < 1 || isPod && conflicts[kind] < most { // the pod's for longer than anybody tries
+				conflicts[kind]++
+				other := o.DeepCopyObject().(client.Object)
+				other.SetAnnotations(map[string]string{"written": fmt.Sprint(conflicts[kind])})
+				if err := c.Patch(ctx, other, client.MergeFrom(o)); err != nil {
+					return err
+				}
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		}})
+	var jobs batchv1.JobList
+	for round := 0; len(jobs.Items) == 0 || stateOf(&jobs.Items[0]) == plan.JobActive; round++ {
+		if round > 20 {
+			t.Fatalf("it does not end, after conflicts %v: %+v", conflicts, jobs.Items)
+		}
+		if len(jobs.Items) == 0 {
+			if _, err := w.step(direct, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.List(t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stateOf(&jobs.Items[0]) != plan.JobComplete || len(conflicts) != 2 {
+		t.Errorf("%+v after conflicts %v", jobs.Items[0].Status, conflicts)
+	}
+	for point, n := range asked {
+		if n != 1 {
+			t.Errorf("the load %s was made %d times", point, n)
+		}
+	}
 }
