@@ -86,13 +86,14 @@ func TestHSMModule(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vendor-pin"}, Data: map[string][]byte{"pin": []byte(pin)}}
 	n.create(secret)
 	restart() // rather than to wait for the kubelet, as below
-	daemon := n.daemonPod(pool, "net")
 	// A token without a PIN is never seen: it would not be tried again.
-	script := `umask 027; printf another-pin-of-a-test > /tmp/so-pin && KRYOPTIC_CONF=/etc/vendor/new.conf hsmd init-soft-token --module ` + module +
+	script := `umask 027; rm -f /srv/token/new.sql; printf another-pin-of-a-test > /tmp/so-pin && KRYOPTIC_CONF=/etc/vendor/new.conf hsmd init-soft-token --module ` + module +
 		` --label vendor --pin-file /run/secrets/token/pin --so-pin-file /tmp/so-pin && mv /srv/token/new.sql /srv/token/token.sql`
-	if out, err := execIn(t.Context(), n.name, daemon.Name, "hsmd", nil, "sh", "-c", script); err != nil || out.code != 0 {
-		t.Fatalf("the token is not made: %v %s", err, out.stderr)
-	}
+	// The pod is looked up anew each time: it has just been restarted, and may be once more.
+	eventually(t, forReady, "the token is made", func(ctx context.Context) (bool, string) {
+		out, err := execIn(ctx, n.name, n.daemonPod(pool, "net").Name, "hsmd", nil, "sh", "-c", script)
+		return err == nil && out.code == 0, fmt.Sprint(err, out.stderr)
+	})
 	kept = n.waitKept(pool, g, kept)
 	n.mustHaveNoKeyOf("kept")
 	// signed are the signatures of the gateway's pod and of the operator's daemon.
