@@ -40,7 +40,7 @@ func TestTheAgentTellsWhatHandshakesCost(t *testing.T) {
 	if n := after.TLSConnections - before.TLSConnections; n != handshakes {
 		t.Errorf("%d TLS connections for %d handshakes", n, handshakes)
 	}
-	if after.Worker != before.Worker || after.CPU <= before.CPU || after.Time <= before.Time || after.MachineTotal <= before.MachineTotal || after.MachineIdle < before.MachineIdle {
+	if after.Worker != before.Worker || after.CPU <= before.CPU || after.Time <= before.Time {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 	t.Logf("%.0f µs of HAProxy's CPU a handshake, its request included", float64(after.CPU-before.CPU)/1000/handshakes)
