@@ -248,7 +248,8 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 			u.Machines = append(u.Machines, report.Machine{Name: before.Node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel})
 		}
 		if total := after.Usage.MachineTotal - before.Usage.MachineTotal; total > 0 {
-			idle := float64(after.Usage.MachineIdle-before.Usage.MachineIdle) / float64(total)
+			// The kernel may take idle time back that it has told: some waiting for I/O.
+			idle := min(max(float64(after.Usage.MachineIdle-before.Usage.MachineIdle)/float64(total), 0), 1)
 			if u.MachineIdle == nil || idle < *u.MachineIdle {
 				u.MachineIdle = &idle
 			}
