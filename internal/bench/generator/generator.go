@@ -135,8 +135,7 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 	}
 	l := load.Load{
 		Version: load.Version, Point: Point(b, m), Pods: int(Pods(b)),
-		// Who comes too late fails, and is given more time by the next attempt.
-		Start:  now.Add(time.Duration(attempt) * plan.StartDelay(Pods(b))).UnixNano(),
+		Start:  now.Add(plan.StartDelay(Pods(b), attempt)).UnixNano(),
 		WarmUp: p.Load.WarmUp, Window: p.Load.Duration,
 		Phase: load.Capacity, VUs: max(int(p.Load.VirtualUsersPerReplica*m.Replicas), int(Pods(b))),
 		Operation: load.Handshake,
@@ -248,7 +247,7 @@ func Job(b *v1alpha1.QTLSBenchmark, gateway string, m plan.Measurement, attempt 
 	}
 	meta := Meta(b, JobName(b.Name, m, attempt))
 	meta.Annotations = map[string]string{v1alpha1.AnnotationMeasurement: string(identity)}
-	takes := patience + time.Duration(attempt)*plan.StartDelay(int32(l.Pods)) + l.WarmUp + l.Window
+	takes := patience + plan.StartDelay(int32(l.Pods), attempt) + l.WarmUp + l.Window
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
 		ObjectMeta: meta,

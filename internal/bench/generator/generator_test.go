@@ -91,7 +91,7 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	// A second attempt gives the pods more time; so do several pods.
 	b.Spec.Generator.Pods = ptr.To[int32](32)
 	l, err = LoadOf(b, p, measurement, target, 2, 0, noon)
-	if err != nil || l.Start != noon.Add(40*time.Second).UnixNano() || l.Pods != 32 || l.VUs != 32 {
+	if err != nil || l.Start != noon.Add(60*time.Second).UnixNano() || l.Pods != 32 || l.VUs != 32 {
 		t.Errorf("%+v, %v: want one virtual user a pod, at least", l, err)
 	}
 	b.Spec.Generator.Pods = nil
@@ -150,8 +150,8 @@ func TestAJobIsWhatARestrictedNamespaceTakesAndTellsWhatItMeasures(t *testing.T)
 	if job.Name != "scaling-0012-2" || *job.Spec.Completions != 2 || *job.Spec.Parallelism != 2 || *job.Spec.CompletionMode != "Indexed" || *job.Spec.BackoffLimit != 0 {
 		t.Errorf("%s: %+v", job.Name, job.Spec)
 	}
-	// Twice 20 seconds to start, 2 and 5 of load.
-	if got, want := *job.Spec.ActiveDeadlineSeconds, int64((patience + 47*time.Second).Seconds()); got != want {
+	// Three times 20 seconds to start, 2 and 5 of load.
+	if got, want := *job.Spec.ActiveDeadlineSeconds, int64((patience + 67*time.Second).Seconds()); got != want {
 		t.Errorf("active deadline %d, want %d", got, want)
 	}
 	if identity, err := IdentityOf(job); err != nil || identity != (Identity{"r2-n4-full-Capacity", 2}) {

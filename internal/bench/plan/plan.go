@@ -104,12 +104,17 @@ const (
 )
 
 // StartDelay is how long the pods of a load generator are given to start, and wait
-// for each other.
-func StartDelay(pods int32) time.Duration {
+// for each other. Each attempt gives them three times as long as the one before it: who
+// came too late may have had an image to pull, or a busy machine.
+func StartDelay(pods, attempt int32) time.Duration {
+	delay := 10 * time.Second
 	if pods > 1 {
-		return 20 * time.Second
+		delay *= 2
 	}
-	return 10 * time.Second
+	for ; attempt > 1; attempt-- {
+		delay *= 3
+	}
+	return delay
 }
 
 // LoadOf a spec.
@@ -148,7 +153,7 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	}
 	pods := int32(1)
 	set(&pods, spec.Generator.Pods)
-	one := StartDelay(pods) + p.Load.WarmUp + p.Load.Duration + overhead
+	one := StartDelay(pods, 1) + p.Load.WarmUp + p.Load.Duration + overhead
 	order := rand.NewPCG(uint64(seed), 0)
 	before := int32(-1)
 	for repetition := int32(1); repetition <= p.Load.Repetitions; repetition++ {
