@@ -316,10 +316,17 @@ func TestBenchmarkThatIsNoResult(t *testing.T) {
 		}
 	}
 	p := b.Status.Points[0]
-	for _, rule := range []string{"NoHandshakes", "TooManyFailures", "NotSaturated", "CapacityInvalid"} {
-		if !slices.ContainsFunc(p.InvalidBecause, func(reason string) bool { return strings.HasPrefix(reason, rule+":") }) {
+	because := func(rule string) bool {
+		return slices.ContainsFunc(p.InvalidBecause, func(reason string) bool { return strings.HasPrefix(reason, rule+":") })
+	}
+	for _, rule := range []string{"NoHandshakes", "TooManyFailures", "CapacityInvalid"} {
+		if !because(rule) {
 			t.Errorf("not invalid because of %s, but because of %q", rule, p.InvalidBecause)
 		}
+	}
+	// A machine that is so busy that the replica was not observed in time is told, too.
+	if !because("NotSaturated") && !(because("ReplicasDisturbed") && because("NotObserved")) {
+		t.Errorf("neither not saturated nor not observed, but invalid because of %q", p.InvalidBecause)
 	}
 	r := n.reportOf(b).Points[0]
 	if r.Failures[string(shard.Verify)] == 0 || r.Attempts != p.Failures {
