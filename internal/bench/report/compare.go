@@ -209,6 +209,8 @@ func changedImages(was, is []Image) []ChangedImage {
 	return changed
 }
 
+const measuredOnce = "one of them was measured once: there is no interval"
+
 func comparePoints(was, is Point) []Row {
 	var rows []Row
 	refuse := func(figure string) {
@@ -220,7 +222,7 @@ func comparePoints(was, is Point) []Row {
 		case reason != "":
 			row.Change = Incomparable
 		case i == nil:
-			row.Change, row.Reason = Incomparable, "one of them was measured once: there is no interval"
+			row.Change, row.Reason = Incomparable, measuredOnce
 		case i.Low > 1:
 			row.Change = betterIf(moreIsBetter)
 		case i.High < 1:
@@ -253,7 +255,11 @@ func comparePoints(was, is Point) []Row {
 			if !before.Available() || !now.Available() {
 				continue
 			}
-			add(now.Name(), duration(before.Value), duration(now.Value), percentileRatio(now, before), "", false)
+			ratio, reason := percentileRatio(now, before), ""
+			if a.results() < 2 || b.results() < 2 { // its interval is of one repetition's handshakes, and not over repetitions
+				ratio, reason = stats.Estimate{}, measuredOnce
+			}
+			add(now.Name(), duration(before.Value), duration(now.Value), ratio, reason, false)
 		}
 	}
 	return rows

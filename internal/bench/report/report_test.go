@@ -620,12 +620,22 @@ func TestWhatCannotBeCompared(t *testing.T) {
 		"the baseline's mode of this name is another one": func(b *Report) { b.Modes[0].Resumed = true },
 		"the baseline has no such point":                  func(b *Report) { b.Points[0].Replicas = 3 },
 		"not valid in both":                               func(b *Report) { b.Points[0].Capacity.Valid = false },
+		measuredOnce: func(b *Report) {
+			p := &b.Points[0]
+			p.Capacity.Repetitions, p.Latency.Repetitions = p.Capacity.Repetitions[:1], p.Latency.Repetitions[:1]
+		},
 	} {
 		r, b := compared(t, 100, 2), compared(t, 100, 2)
 		change(&b)
 		r.Compare(b, false)
 		if row := r.Comparison.Rows[0]; row.Change != Incomparable || row.Reason != want {
 			t.Errorf("%+v, want %q", row, want)
+		}
+		// Not one figure of a repetition is judged, however many handshakes it had.
+		for _, row := range r.Comparison.Rows {
+			if want == measuredOnce && (row.Change != Incomparable || row.Reason != want) {
+				t.Errorf("%+v, want %q", row, want)
+			}
 		}
 	}
 }
