@@ -186,7 +186,7 @@ const (
 	ReasonWorse  = "Worse"
 	// ReasonRefused: the baseline is of other machines, quotas or load.
 	ReasonRefused = "Refused"
-	// ReasonIncomparable: no figure is there, with an interval, in both.
+	// ReasonIncomparable: a figure is not there, with an interval, in both, and none of the others is worse.
 	ReasonIncomparable = "Incomparable"
 
 	// QTLSBenchmark: Passed, besides Worse, Refused and Incomparable.

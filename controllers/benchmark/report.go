@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -307,12 +308,13 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (written *report.
 	baseline, err := r.baseline(ctx, s.benchmark)
 	if problem, gone := conditions.AsProblem(err); gone {
 		full.Notes = append(full.Notes, "The baseline is not compared with: "+problem.Message) // it was there when the run began
-		noBaseline = problem
+		full.NotCompared, noBaseline = problem.Message, problem
 	} else if err != nil {
 		return nil, nil, err
 	}
 	if baseline != nil {
 		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
+		full.Comparison.Tolerance = float64(ptr.Deref(s.benchmark.Spec.BaselineRef.Tolerance, 10)) / 100
 	}
 	files, err := full.Files()
 	if err != nil {

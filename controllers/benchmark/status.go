@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +118,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 			complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
 			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "everything is measured")
 			if done.report != nil {
-				passed(*done.report, against, meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionValid), set)
+				passed(*done.report, against, set)
 			}
 			break
 		}
@@ -158,8 +159,8 @@ func compared(b *v1alpha1.QTLSBenchmark, done outcome) *verdict {
 	if c.Refused {
 		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonRefused, fmt.Sprintf("spec.baselineRef: %q is of other machines, quotas or load: %s; measure a baseline here, or set force", b.Spec.BaselineRef.Name, strings.Join(c.Differences, "; "))}
 	}
-	tolerance := ptr.Deref(b.Spec.BaselineRef.Tolerance, 10)
-	change, rows := c.Verdict(float64(tolerance) / 100)
+	tolerance := math.Round(100 * c.Tolerance)
+	change, rows := c.Verdict()
 	var told []string
 	for _, r := range rows {
 		told = append(told, r.String())
@@ -167,13 +168,13 @@ func compared(b *v1alpha1.QTLSBenchmark, done outcome) *verdict {
 	v := &verdict{status: metav1.ConditionTrue}
 	switch change {
 	case report.Worse:
-		v.reason, v.message = v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %d %%: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
+		v.reason, v.message = v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %v %%: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
 	case report.Better:
-		v.reason, v.message = v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %d %%, and none is worse: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
+		v.reason, v.message = v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %v %%, and none is worse: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
 	case report.Same:
-		v.reason, v.message = v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %d %%", c.Baseline, tolerance)
+		v.reason, v.message = v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %v %%", c.Baseline, tolerance)
 	default:
-		v.status, v.reason, v.message = metav1.ConditionFalse, v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: no figure of %q can be compared; both need the mode, valid points and 2 repetitions: %s", b.Spec.BaselineRef.Name, strings.Join(told, " | "))
+		v.status, v.reason, v.message = metav1.ConditionFalse, v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: not every figure can be compared with those of %q, and one that cannot may be worse; both need the modes, the numbers of replicas, valid points and 2 repetitions: %s", b.Spec.BaselineRef.Name, strings.Join(told, " | "))
 	}
 	return v
 }
@@ -181,7 +182,7 @@ func compared(b *v1alpha1.QTLSBenchmark, done outcome) *verdict {
 // passed says whether the thresholds hold, and nothing is worse than the baseline;
 // nothing where there are neither. A point that is no result could hide that it is
 // worse.
-func passed(r report.Report, against *verdict, valid bool, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+func passed(r report.Report, against *verdict, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
 	if len(r.Thresholds) == 0 && against == nil {
 		return
 	}
@@ -196,7 +197,7 @@ func passed(r report.Report, against *verdict, valid bool, set func(kind string,
 	case against == nil:
 	case against.status != metav1.ConditionTrue || against.reason == v1alpha1.ReasonWorse:
 		reason, told = cmp.Or(reason, against.reason), append(told, against.message)
-	case !valid:
+	case r.ValidPoints() < len(r.Points):
 		reason, told = cmp.Or(reason, v1alpha1.ReasonPointsInvalid), append(told, "not every point is valid, so some cannot be compared with the baseline; the condition Valid has why")
 	}
 	if reason != "" {

@@ -158,6 +158,8 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		"a figure is worse":               {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Worse, .75, .85)}, nil, nil, "True/Worse", "False/Worse", "hybrid with 2 replicas: handshakes/s: 100, and now 80 (0.80 (0.75 to 0.85) times it)"},
 		"one is worse, within tolerance":  {[]report.Row{row(report.Worse, .85, .95)}, nil, nil, "True/Same", "True/NotWorse", "10 %"},
 		"one is better":                   {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Same, .9, 1.1)}, nil, nil, "True/Better", "True/NotWorse", "none is worse"},
+		"some cannot be compared":         {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Same, .9, 1.1), {Mode: "hybrid", Replicas: 1, Figure: "capacity", Change: report.Incomparable, Reason: "not valid in both"}}, nil, nil, "False/Incomparable", "False/Incomparable", "hybrid with 1 replicas: capacity: not valid in both"},
+		"one of those is worse":           {[]report.Row{row(report.Worse, .75, .85), {Mode: "hybrid", Figure: "all", Change: report.Incomparable, Reason: "the baseline does not have this mode"}}, nil, nil, "True/Worse", "False/Worse", "1 figures are worse"},
 		"none can be compared":            {[]report.Row{{Mode: "hybrid", Figure: "all", Change: report.Incomparable, Reason: "the baseline does not have this mode"}}, nil, nil, "False/Incomparable", "False/Incomparable", "hybrid: all: the baseline does not have this mode"},
 		"the machines are others":         {nil, []string{"machines: A, and now B"}, nil, "False/Refused", "False/Refused", "machines: A, and now B; measure a baseline here, or set force"},
 		"the baseline is gone by the end": {nil, nil, missing, "False/BaselineNotFound", "False/BaselineNotFound", "there is no such ConfigMap"},
@@ -167,14 +169,19 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPointsValid})
 		b.Status.Progress = "8/8"
 		s := stateIn(t, b, 8)
-		full := report.Report{Comparison: &report.Comparison{Baseline: "earlier", Refused: len(c.refused) > 0, Differences: c.refused, Rows: c.rows}}
+		full := report.Report{Comparison: &report.Comparison{Baseline: "earlier", Refused: len(c.refused) > 0, Differences: c.refused, Rows: c.rows, Tolerance: .1}, Points: []report.Point{{Mode: "hybrid", Replicas: 1, Valid: true}}}
 		if c.noBaseline != nil {
-			full.Comparison = nil
+			full.Comparison, full.NotCompared = nil, c.noBaseline.Message
 		}
 		check := func(kind, want, says string, after v1alpha1.QTLSBenchmarkStatus) {
 			t.Helper()
 			status, reason, _ := strings.Cut(want, "/")
 			wantCondition(t, after, kind, metav1.ConditionStatus(status), reason, says)
+			// The page says what the condition does.
+			page, err := full.HTML()
+			if passed := meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionPassed); err != nil || strings.Contains(page, "✓ Passed</strong> ") != passed || strings.Contains(page, "✗ Not passed</strong> ") == passed {
+				t.Errorf("%s: the page says something else than that passed is %v, %v", name, passed, err)
+			}
 		}
 		after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
 		check(v1alpha1.ConditionCompared, c.compared, c.says, after)
@@ -191,9 +198,9 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		check(v1alpha1.ConditionPassed, strings.Replace(c.passed, "NotWorse", "ThresholdsPassed", 1), "", after)
 
 		// Nor does a point that is no result.
-		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPointsInvalid})
+		full.Points[0].Valid = false
 		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
-		if meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionPassed) {
+		if check(v1alpha1.ConditionCompared, c.compared, c.says, after); meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionPassed) {
 			t.Errorf("%s: it passes with a point that is no result", name)
 		}
 	}

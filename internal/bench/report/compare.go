@@ -17,7 +17,9 @@ type Comparison struct {
 	// comparison was not forced, it is refused, and there are no rows.
 	Differences []string `json:"differences,omitempty"`
 	Refused     bool     `json:"refused,omitempty"`
-	Rows        []Row    `json:"rows,omitempty"`
+	// Tolerance is by how much a figure may differ and count as the same: 0.1 is 10 %.
+	Tolerance float64 `json:"tolerance,omitempty"`
+	Rows      []Row   `json:"rows,omitempty"`
 	// Images that changed.
 	Images []ChangedImage `json:"images,omitempty"`
 }
@@ -97,25 +99,25 @@ func (c Comparison) Worse() bool {
 	return slices.ContainsFunc(c.Rows, func(r Row) bool { return r.Change == Worse })
 }
 
-// Verdict of all figures together: Worse where one is, else Better where one is,
-// else Same; Incomparable where none can be compared. Better and worse is what is
-// so, with all of its interval, by more than a tolerance: 0.1 is 10 %. The rows are
-// those that decided it.
-func (c Comparison) Verdict(tolerance float64) (Change, []Row) {
+// Verdict of all figures together: Worse where one is, else Incomparable where one
+// cannot be compared or the comparison was refused, for that one may be worse; else
+// Better where one is, else Same. Better and worse is what is so, with all of its
+// interval, by more than the tolerance. The rows are those that decided it.
+func (c Comparison) Verdict() (Change, []Row) {
 	by := map[Change][]Row{}
 	for _, r := range c.Rows {
 		change := r.Change
-		if i := r.Ratio.Interval; (change == Better || change == Worse) && i.Low <= 1+tolerance && i.High >= 1-tolerance {
+		if i := r.Ratio.Interval; (change == Better || change == Worse) && i.Low <= 1+c.Tolerance && i.High >= 1-c.Tolerance {
 			change = Same
 		}
 		by[change] = append(by[change], r)
 	}
-	for _, change := range []Change{Worse, Better, Same} {
+	for _, change := range []Change{Worse, Incomparable, Better, Same} {
 		if len(by[change]) > 0 {
 			return change, by[change]
 		}
 	}
-	return Incomparable, by[Incomparable]
+	return Incomparable, nil
 }
 
 // String says what became of a figure.

@@ -71,9 +71,22 @@ func (r *Report) Evaluate(thresholds []threshold.Threshold) {
 	}
 }
 
-// Passed tells whether every threshold did. A run that was aborted decides none.
+// Decides tells whether there is anything to pass: thresholds, or a baseline.
+func (r Report) Decides() bool {
+	return len(r.Thresholds) > 0 || r.Comparison != nil || r.NotCompared != ""
+}
+
+// Passed tells whether every threshold did and, where there is a baseline, every
+// point is a result and none is worse. A run that was aborted decides nothing.
 func (r Report) Passed() bool {
-	return r.Aborted == "" && !slices.ContainsFunc(r.Thresholds, func(t Threshold) bool { return t.Verdict != threshold.Passed })
+	if r.Aborted != "" || r.NotCompared != "" || slices.ContainsFunc(r.Thresholds, func(t Threshold) bool { return t.Verdict != threshold.Passed }) {
+		return false
+	}
+	if r.Comparison == nil {
+		return true
+	}
+	change, _ := r.Comparison.Verdict()
+	return r.ValidPoints() == len(r.Points) && (change == Better || change == Same)
 }
 
 func (r Report) evaluate(t threshold.Threshold) Threshold {

@@ -27,9 +27,9 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 func (r Report) HTML() (string, error) {
 	status := "Measured"
 	switch {
-	case len(r.Thresholds) > 0 && r.Passed():
+	case r.Decides() && r.Passed():
 		status = "Passed"
-	case len(r.Thresholds) > 0:
+	case r.Decides():
 		status = "NotPassed"
 	}
 	// What kind of curve it is stands above them all, if it is the same for all.

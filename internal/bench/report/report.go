@@ -43,6 +43,8 @@ type Report struct {
 	Peers      []Peer      `json:"peers,omitempty"`
 	Thresholds []Threshold `json:"thresholds,omitempty"`
 	Comparison *Comparison `json:"comparison,omitempty"`
+	// NotCompared says why there is no comparison with the baseline that was named.
+	NotCompared string `json:"notCompared,omitempty"`
 	// Aborted says why the run ended before everything was measured.
 	Aborted string   `json:"aborted,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
