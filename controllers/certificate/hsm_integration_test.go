@@ -264,6 +264,107 @@ func TestKeysOfAbandonedIssuances(t *testing.T) {
 	has(served["web-ecdsa-p256"], true)
 }
 
+// What was begun and is not wanted any more is kept in mind while its key cannot
+// be destroyed.
+func TestKeysOfAbandonedIssuancesThatCannotBeDestroyedNow(t *testing.T) {
+	w := newWorld(t)
+	hsmd := w.withPool("pool", 1)[0]
+	var refusing atomic.Bool
+	var refused atomic.Int64
+	hsmd.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		refuse := operation == 5 && refusing.Load()
+		if refuse {
+			refused.Add(1)
+		}
+		return hsmtest.Refuse(0x30, "the token is away"), refuse
+	}
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	pending := func(not string) (label string) {
+		t.Helper()
+		w.eventually(func() error {
+			s := &corev1.Secret{}
+			if err := w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "web-ecdsa-p256-next"}, s); err != nil {
+				return err
+			}
+			r, err := keypair.ParseReference(s.Data[corev1.TLSPrivateKeyKey])
+			if err != nil || r.Label == not || !hsmd.Token.Has(r.Label) {
+				return fmt.Errorf("the key %+v is not there yet: %w", r, err)
+			}
+			label = r.Label
+			return nil
+		})
+		return label
+	}
+	name := func(web *v1alpha1.PQCCertificate, names ...v1alpha1.Hostname) {
+		t.Helper()
+		w.change(web, func() { web.Spec.DNSNames = names })
+	}
+	gone := func(label string) {
+		t.Helper()
+		w.pass(web, time.Second)
+		w.eventually(func() error {
+			if hsmd.Token.Has(label) {
+				return fmt.Errorf("the token has the key %q", label)
+			}
+			return nil
+		})
+	}
+
+	// Before there is a certificate, its pending Secret stays.
+	served := web.Spec.DNSNames
+	w.approving = false
+	w.create(selfSigned("self"), web)
+	first := pending("")
+	refusing.Store(true)
+	name(web, "first.example.com")
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonHSMNotReady)
+	if label := pending(""); label != first {
+		t.Errorf("the Secret names the key %q, not %q", label, first)
+	}
+	// Nor is it taken up again: members may have destroyed theirs.
+	name(web, served...)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonHSMNotReady)
+	refusing.Store(false)
+	gone(first)
+	w.approving = true
+	w.issued(web)
+
+	// The certificate that is there is what is wanted again: the Secret stays, too.
+	w.approving = false
+	name(web, "second.example.com")
+	second := pending(w.reference("web-ecdsa-p256").Label)
+	refusing.Store(true)
+	name(web, served...)
+	for range 2 {
+		before := refused.Load()
+		w.pass(web, time.Second)
+		w.eventually(func() error {
+			if refused.Load() == before {
+				return errors.New("nobody tries to destroy the key")
+			}
+			return nil
+		})
+	}
+	refusing.Store(false)
+	gone(second)
+
+	// Another one is wanted: a renewal destroys the key.
+	name(web, "third.example.com")
+	third := pending("")
+	refusing.Store(true)
+	name(web, "fourth.example.com")
+	pending(third)
+	if previous := w.secret("web-ecdsa-p256").Annotations[v1alpha1.AnnotationPreviousKeys]; !strings.Contains(previous, "object="+third+";") {
+		t.Errorf("the former keys are %s, without %q", previous, third)
+	}
+	refusing.Store(false)
+	w.approving = true
+	w.pass(web, time.Hour)
+	w.issued(web)
+	gone(third)
+}
+
 // A self-signed certificate is signed by its own key, in the HSM.
 func TestSelfSignedInTheHSM(t *testing.T) {
 	w := newWorld(t)

@@ -26,8 +26,12 @@ import (
 	"qtls.dev/qtls/internal/pki"
 )
 
-// soon is when to look again at what is about to change anyway.
-const soon = time.Second
+const (
+	// soon is when to look again at what is about to change anyway.
+	soon = time.Second
+	// lookForHSM is when to try again what an HSM did not do.
+	lookForHSM = 10 * time.Second
+)
 
 // issue brings one certificate as far as it goes now.
 func (r *Reconciler) issue(ctx context.Context, c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, requests []cmapi.CertificateRequest, now time.Time) outcome {
@@ -142,8 +146,10 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		present, _ := i.state.presentKey()
-		if key, ok := abandonedKey(pending, last, present); ok {
-			i.r.retire(ctx, i.certificate, key)
+		if key, ok := abandonedKey(pending, last, present); ok && !i.r.retire(ctx, i.certificate, key) {
+			if err := i.retireLater(ctx, pending, key); err != nil {
+				return nil, nil, err
+			}
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
 			return nil, nil, err
@@ -162,6 +168,33 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, o.why())
 	key, err := i.open(ctx, pending)
 	return pending, key, err
+}
+
+// retireLater puts a key that was given up, and cannot be destroyed now, among
+// the former keys of the certificate's Secret, so that it is by a renewal to
+// come. The pending Secret is all that names it: without a Secret of the
+// certificate that has to stay.
+func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key keypair.Reference) error {
+	s := i.state.Secret
+	if s == nil {
+		if err := i.r.keep(ctx, pending, key); err != nil {
+			return err
+		}
+		return conditions.Waiting(lookForHSM, v1alpha1.ReasonHSMNotReady,
+			"HSMPool %q: key %q, which was made for an earlier spec, cannot be destroyed now; bring the pool's members back, or delete Secret %q, which leaves the key in the token", key.Pool, key.Label, pending.Name)
+	}
+	former := parseFormerKeys(s.Annotations[v1alpha1.AnnotationPreviousKeys])
+	if slices.ContainsFunc(former, func(k formerKey) bool { return k.Reference == key }) {
+		return nil
+	}
+	data := contents{chain: s.Data[corev1.TLSCertKey], key: s.Data[corev1.TLSPrivateKeyKey], ca: s.Data[corev1.ServiceAccountRootCAKey], former: append(former, formerKey{key, i.now})}
+	secret := buildSecret(i.certificate, i.algorithm, revisionOf(s), i.state.Has, data, s.UID, s.ResourceVersion)
+	if err := i.r.Apply(ctx, secret, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); apierrors.IsConflict(err) {
+		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
+	} else if err != nil {
+		return fmt.Errorf("Secret %q: %w", i.secretName, err)
+	}
+	return nil
 }
 
 // pendingFits says whether the key of an issuance begun before is still what

@@ -75,11 +75,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 	for _, algorithm := range c.Spec.Algorithms {
 		outcomes = append(outcomes, r.issue(ctx, c, algorithm, requests, now))
 	}
-	sweepErr := r.sweep(ctx, c, requests, outcomes)
+	swept, sweepErr := r.sweep(ctx, c, requests, outcomes)
 	if err := r.report(ctx, c, summarise(c, outcomes, now)); err != nil {
 		return ctrl.Result{}, err
 	}
 	after, err := nextLook(outcomes, now)
+	if !swept && (after == 0 || after > lookForHSM) {
+		after = lookForHSM
+	}
 	return ctrl.Result{RequeueAfter: after}, errors.Join(err, sweepErr)
 }
 
@@ -103,19 +106,23 @@ func (r *Reconciler) ownRequests(ctx context.Context, c *v1alpha1.PQCCertificate
 }
 
 // sweep deletes what belongs to the PQCCertificate and is of no use any more.
-func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) error {
+// done is false where a key could not be destroyed.
+func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) (done bool, err error) {
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	if err := r.List(ctx, secrets, client.InNamespace(c.Namespace), byLabel(c)); err != nil {
-		return fmt.Errorf("Secrets: %w", err)
+		return false, fmt.Errorf("Secrets: %w", err)
 	}
+	done = true
 	objects := leftovers(c, secrets.Items, requests, outcomes)
 	// Whether a key is used, its certificate's Secret tells: that goes after it.
 	for _, o := range objects {
 		if isPending(o) {
-			if err := r.abandon(ctx, c, o); err != nil {
-				return err
+			abandoned, err := r.abandon(ctx, c, o)
+			if err != nil {
+				return false, err
 			}
+			done = done && abandoned
 		}
 	}
 	var errs []error
@@ -124,33 +131,45 @@ func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requ
 			errs = append(errs, r.delete(ctx, o))
 		}
 	}
-	return errors.Join(errs...)
+	return done, errors.Join(errs...)
 }
 
 // abandon destroys the key that was made in an HSM for a revision that was given
-// up, and deletes the Secret that names it.
-func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o client.Object) error {
+// up, and deletes the Secret that names it: nothing else does, so that it stays
+// (done is false) while the key cannot be destroyed.
+func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o client.Object) (done bool, err error) {
 	if parseRecord(o.GetAnnotations()[v1alpha1.AnnotationRequested]).HSM == "" {
-		return r.delete(ctx, o)
+		return true, r.delete(ctx, o)
 	}
 	pending, secret := &corev1.Secret{}, &corev1.Secret{}
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(o), pending); err != nil {
-		return client.IgnoreNotFound(err)
+		return true, client.IgnoreNotFound(err)
 	}
 	if pending.UID != o.GetUID() {
-		return nil // it belongs to another issuance
+		return true, nil // it belongs to another issuance
 	}
 	name := client.ObjectKey{Namespace: c.Namespace, Name: strings.TrimSuffix(o.GetName(), pendingSuffix)}
 	if err := r.APIReader.Get(ctx, name, secret); client.IgnoreNotFound(err) != nil {
-		return err
+		return false, err
 	}
 	present, _ := keypair.ParseReference(secret.Data[corev1.TLSPrivateKeyKey])
 	algorithm := v1alpha1.KeyAlgorithm(pending.Annotations[v1alpha1.AnnotationAlgorithm])
 	last := max(formerStatus(c, algorithm).Revision, revisionOf(secret))
-	if key, ok := abandonedKey(pending, last, present); ok {
-		r.retire(ctx, c, key)
+	if key, ok := abandonedKey(pending, last, present); ok && !r.retire(ctx, c, key) {
+		return false, r.keep(ctx, pending, key)
 	}
-	return r.delete(ctx, o)
+	return true, r.delete(ctx, o)
+}
+
+// keep a Secret whose key is to be destroyed and could not be, for no issuance to
+// take it up again: some members may have destroyed theirs.
+func (r *Reconciler) keep(ctx context.Context, pending *corev1.Secret, key keypair.Reference) error {
+	before := pending.DeepCopy()
+	pending.Annotations[v1alpha1.AnnotationRequested] = record{HSM: key.Pool}.String()
+	if err := r.Patch(ctx, pending, client.MergeFrom(before), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("Secret %q: %w", pending.Name, err)
+	}
+	return nil
 }
 
 func isPending(o client.Object) bool {
