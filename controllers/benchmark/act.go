@@ -3,6 +3,7 @@ package benchmark
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -96,11 +97,19 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 
 func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measurements []plan.Measurement, one record) (outcome, error) {
 	o := outcome{recorded: records{}}
+	text, err := one.text()
+	if err != nil {
+		return outcome{}, err
+	}
+	var kept record // as whoever reads it has it
+	if err := json.Unmarshal([]byte(text), &kept); err != nil {
+		return outcome{}, err
+	}
 	for _, m := range measurements {
-		if err := r.record(ctx, b, m, one); err != nil {
+		if err := r.record(ctx, b, m, text); err != nil {
 			return outcome{}, err
 		}
-		o.recorded[m.Name()] = one
+		o.recorded[m.Name()] = kept
 	}
 	return o, nil
 }

@@ -243,9 +243,9 @@ func TestAnOperatorThatDiesAfterEachEffectLosesAndRepeatsNothing(t *testing.T) {
 		verb, _, _ := strings.Cut(effect, " ")
 		kinds[verb]++
 	}
-	// Each of 8 Jobs is made and deleted; records are made, and added to; files and the
-	// report are applied; statuses and the gateway are patched.
-	if created != 8 || kinds["create"] < 8 || kinds["delete"] < 8 || kinds["update"] == 0 || kinds["apply"] != 2 || kinds["patch"] < 3 {
+	// Each of 8 Jobs is made and deleted; its record is made; files and the report are
+	// applied; statuses and the gateway are patched.
+	if created != 8 || kinds["create"] != 16 || kinds["delete"] < 8 || kinds["update"] > 0 || kinds["apply"] != 2 || kinds["patch"] < 3 {
 		t.Errorf("it made %d Jobs, and died after %v", created, kinds)
 	}
 	wholeRun(w, b)

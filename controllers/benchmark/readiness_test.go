@@ -1,7 +1,6 @@
 package benchmark
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -38,12 +37,12 @@ func TestAReplicaThatWasNotReadyAllTheTimeIsDisturbed(t *testing.T) {
 		for i, which := range []string{v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd} {
 			pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: [][]corev1.PodCondition{c.begin, c.end}[i]}}
 			seconds := int64(10 * (i + 1))
-			text, err := json.Marshal(samples{"a": {Name: "web-1", ReadySince: readySince(pod), Usage: dataplane.Usage{
-				Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds}}})
+			text, err := samples{"a": {Name: "web-1", ReadySince: readySince(pod), Usage: dataplane.Usage{
+				Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds}}}.text()
 			if err != nil {
 				t.Fatal(err)
 			}
-			metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, string(text))
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, text)
 		}
 		u := usageOf(job, &v1alpha1.QTLSGateway{})
 		if u == nil || len(u.Replicas) != 1 || u.MachineIdle == nil {

@@ -14,10 +14,11 @@ import (
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/conditions"
 )
 
 // record of one measurement, as it is kept: under the measurement's name, in a
-// ConfigMap for each repetition and number of replicas. What is there stays.
+// ConfigMap of its own, for that holds 1 MiB at most. What is there stays.
 type record struct {
 	Attempt int32 `json:"attempt,omitempty"`
 	// Reason and Message say why there is no result.
@@ -53,8 +54,20 @@ func (rs records) summary() map[string]plan.Record {
 
 const componentLabel, componentRecords = "app.kubernetes.io/component", "records"
 
-func recordsName(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
-	return fmt.Sprintf("%s-r%02d-n%d", b.Name, m.Repetition, m.Replicas)
+func recordName(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
+	return fmt.Sprintf("%s-%04d-record", b.Name, m.Number)
+}
+
+// text of a record. What is too much for a ConfigMap is no result, and that is recorded:
+// asking again would not help.
+func (r record) text() (string, error) {
+	text, err := json.Marshal(r)
+	if err != nil || len(text) <= corev1.MaxSecretSize {
+		return string(text), err
+	}
+	text, err = json.Marshal(record{Attempt: r.Attempt, Reason: v1alpha1.ReasonResultUnreadable,
+		Message: fmt.Sprintf("the record of it would have %d bytes, and a ConfigMap holds %d; have fewer spec.modes[].groups or signatureSchemes, or fewer replicas, in another benchmark", len(text), corev1.MaxSecretSize)})
+	return string(text), err
 }
 
 // records that there are.
@@ -83,32 +96,19 @@ func (r *Reconciler) records(ctx context.Context, b *v1alpha1.QTLSBenchmark) (re
 }
 
 // record a measurement, once: where there is a record of it, that stays.
-func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m plan.Measurement, one record) error {
-	text, err := json.Marshal(one)
-	if err != nil {
-		return err
-	}
-	c := &corev1.ConfigMap{}
-	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: recordsName(b, m)}, c)
-	switch {
-	case apierrors.IsNotFound(err):
-		c = &corev1.ConfigMap{ObjectMeta: generator.Meta(b, recordsName(b, m)), Data: map[string]string{m.Name(): string(text)}}
-		c.Labels[componentLabel] = componentRecords
-		err = r.Create(ctx, c)
-	case err != nil:
-	case !metav1.IsControlledBy(c, b):
-		return fmt.Errorf("ConfigMap %s exists and is not this benchmark's; delete it, or rename the benchmark", c.Name)
-	case c.Data[m.Name()] != "":
-		return nil
-	default:
-		if c.Data == nil {
-			c.Data = map[string]string{}
+func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m plan.Measurement, text string) error {
+	c := &corev1.ConfigMap{ObjectMeta: generator.Meta(b, recordName(b, m)), Data: map[string]string{m.Name(): text}}
+	c.Labels[componentLabel] = componentRecords
+	err := r.Create(ctx, c)
+	if apierrors.IsAlreadyExists(err) {
+		existing := &corev1.ConfigMap{}
+		err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(c), existing)
+		if err == nil && (!metav1.IsControlledBy(existing, b) || existing.Data[m.Name()] == "") {
+			return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "ConfigMap %q exists in namespace %q and is not this benchmark's record of %s; delete it, or rename the benchmark", c.Name, b.Namespace, m)
 		}
-		c.Data[m.Name()] = string(text)
-		err = r.Update(ctx, c) // refused when somebody else was faster
 	}
 	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", recordsName(b, m), err)
+		return fmt.Errorf("ConfigMap %s: %w", c.Name, err)
 	}
 	return nil
 }

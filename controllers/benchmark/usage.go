@@ -1,8 +1,12 @@
 package benchmark
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,6 +88,27 @@ func (s sample) ready(later sample) bool {
 // samples of all pods, by UID; of those that answered.
 type samples map[types.UID]sample
 
+// text for an annotation. All annotations of an object may have 256 KiB together, which
+// a hundred pods outgrow; but samples resemble each other, and so they are compressed.
+func (s samples) text() (string, error) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if err := errors.Join(json.NewEncoder(z).Encode(s), z.Close()); err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(packed.Bytes()), nil
+}
+
+// samplesIn an annotation's text.
+func samplesIn(text string) (s samples, err error) {
+	z, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
+	if err != nil {
+		return nil, err
+	}
+	err = json.NewDecoder(z).Decode(&s)
+	return s, err
+}
+
 // moments of a Job at which pods are sampled: before its load, when its window
 // begins, and just before it ends. What is used between the latter two is of the load
 // alone. The samples lie on the Job, so that whoever collects its result has them.
@@ -129,12 +155,12 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 		if err != nil {
 			return 0, err
 		}
-		text, err := json.Marshal(taken)
+		text, err := taken.text()
 		if err != nil {
 			return 0, err
 		}
 		before := job.DeepCopy()
-		metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, string(text))
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, text)
 		if err := r.Patch(ctx, job, client.MergeFrom(before)); err != nil {
 			return 0, client.IgnoreNotFound(err)
 		}
@@ -221,7 +247,8 @@ func (u *usage) countKills(pods []corev1.Pod, l load.Load) {
 func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 	var taken [3]samples
 	for i, which := range moments {
-		if json.Unmarshal([]byte(job.Annotations[which]), &taken[i]) != nil && which != v1alpha1.AnnotationUsageIdle {
+		var err error
+		if taken[i], err = samplesIn(job.Annotations[which]); err != nil && which != v1alpha1.AnnotationUsageIdle {
 			return nil
 		}
 	}

@@ -1,7 +1,6 @@
 package benchmark
 
 import (
-	"encoding/json"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -16,11 +15,11 @@ func sampledJob(t *testing.T, before, after dataplane.Usage) *batchv1.Job {
 	t.Helper()
 	job := &batchv1.Job{}
 	for which, u := range map[string]dataplane.Usage{v1alpha1.AnnotationUsageBegin: before, v1alpha1.AnnotationUsageEnd: after} {
-		text, err := json.Marshal(samples{"a": {Name: "web-a", Usage: u}})
+		text, err := samples{"a": {Name: "web-a", Usage: u}}.text()
 		if err != nil {
 			t.Fatal(err)
 		}
-		metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, string(text))
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, text)
 	}
 	return job
 }
