@@ -103,7 +103,8 @@ type QTLSBenchmarkSpec struct {
 	BaselineRef *BenchmarkBaseline `json:"baselineRef,omitempty"`
 
 	// maxDuration of the run. One that is planned to take longer does not begin,
-	// and one that takes longer ends there.
+	// and one that takes longer ends there. So does one that has waited as long
+	// for what it needs to begin, such as an authority or a baseline.
 	// +optional
 	// +kubebuilder:default="60m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="maxDuration: 1m to 24h"
