@@ -23,9 +23,10 @@ CLUSTER ?= local
 NODES ?= 1
 # A regular expression that narrows the end-to-end tests.
 E2E ?=
-# Of `make bench`: numbers of replicas, and Short (about 20 minutes), Normal or Thorough.
-REPLICAS ?= 1,2,4,8
-PRESET ?= Short
+# Of `make bench`: which (hack/bench), and instead of its own the numbers of replicas, and Short, Normal or Thorough.
+BENCH ?= scale-out
+REPLICAS ?=
+PRESET ?=
 # How long each fuzz target runs.
 FUZZTIME ?= 10m
 
@@ -114,9 +115,10 @@ bench-hsm: deps ## Handshakes with keys in HSMs: what each way to a token costs,
 # A benchmark of the cluster of KUBECONFIG, as NAMESPACE/NAME.
 BENCHMARK ?=
 .PHONY: bench
+bench: export BENCH := $(BENCH)
 bench: export REPLICAS := $(REPLICAS)
 bench: export PRESET := $(PRESET)
-bench: deps $(QTLS_CLUSTER) ## Measure how a gateway scales; the report is in out/ (REPLICAS=1,2,4,8 PRESET=Short CLUSTER=existing)
+bench: deps $(QTLS_CLUSTER) ## Measure how a gateway scales; the report is in out/ (BENCH=matrix REPLICAS=1,2,4 PRESET=Normal CLUSTER=existing)
 ifeq ($(CLUSTER),existing)
 	@hack/bench
 else

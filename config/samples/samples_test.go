@@ -103,18 +103,23 @@ func TestTheAPIServerAcceptsEachSample(t *testing.T) {
 	}
 }
 
-// The matrix of the documentation stands on a gateway of the reader's: what can be
-// said of it is that it is accepted, and fits its time.
-func TestTheMatrixOfTheDocumentationIsABenchmarkOfLessThanAnHour(t *testing.T) {
+// What the reference tables are measured with.
+func TestTheBenchmarksOfTheDocumentationTakeLessThanAnHourEach(t *testing.T) {
 	c := testenv.Client(t)
-	for _, o := range read(t, "../../docs/benchmarks/matrix.yaml") {
-		o.SetNamespace(restricted(t, c))
-		if err := c.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
-			t.Fatal(err)
-		}
-		b := into[v1alpha1.QTLSBenchmark](t, o)
-		if p := plan.Of(b.Spec, 1); p.Expected > p.Most || p.Most > time.Hour {
-			t.Errorf("it takes %s, and may take %s", p.Expected, p.Most)
+	namespace := restricted(t, c)
+	for _, name := range []string{"gateway", "matrix", "sizes", "servers"} {
+		for _, o := range read(t, "../../docs/benchmarks/"+name+".yaml") {
+			o.SetNamespace(namespace)
+			if err := c.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+				t.Errorf("%s.yaml: %s %s: %v", name, o.GetKind(), o.GetName(), err)
+			}
+			if o.GetKind() != "QTLSBenchmark" {
+				continue
+			}
+			b := into[v1alpha1.QTLSBenchmark](t, o)
+			if p := plan.Of(b.Spec, 1); p.Expected > p.Most || p.Most > time.Hour {
+				t.Errorf("%s.yaml: it takes %s, and may take %s", name, p.Expected, p.Most)
+			}
 		}
 	}
 }
