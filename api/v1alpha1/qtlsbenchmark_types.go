@@ -258,8 +258,9 @@ type BenchmarkMode struct {
 	// +optional
 	Size BenchmarkSize `json:"size,omitempty"`
 	// bottleneck that is meant to limit the mode's handshakes: CPUQuota, the
-	// replicas' own; HSM, where their keys lie; Network. A capacity that something
-	// else has limited is no result.
+	// replicas' own; HSM, where their keys lie; Network. Fewer replicas than reach
+	// that limit are at their quotas. A capacity that something else has limited is
+	// no result.
 	// +optional
 	// +kubebuilder:default=CPUQuota
 	Bottleneck BenchmarkBottleneck `json:"bottleneck,omitempty"`

@@ -107,6 +107,9 @@ func pointOf(p report.Point) v1alpha1.BenchmarkPoint {
 	}
 	if !one.Valid {
 		one.InvalidBecause = reasons.list()
+		if len(one.InvalidBecause) == 0 { // nothing is wrong with what there is
+			one.InvalidBecause = []string{string(validity.NotMeasured) + ": one of its phases is not measured yet"}
+		}
 	}
 	return one
 }

@@ -15,6 +15,7 @@ import (
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/stats"
 	"qtls.dev/qtls/internal/bench/threshold"
+	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/conditions"
 )
 
@@ -219,5 +220,17 @@ func TestARunningPointIsJudgedByWhatIsMeasured(t *testing.T) {
 	all, err := measurements(s, func(plan.Measurement) bool { return true })
 	if err != nil || len(all) != 2 {
 		t.Errorf("%d measurements, %v", len(all), err)
+	}
+}
+
+func TestAPointThatIsHalfMeasuredSaysSo(t *testing.T) {
+	half := report.Point{Mode: "hybrid", Replicas: 2, Valid: true, Capacity: &report.Capacity{Phase: report.Phase{Valid: true, Repetitions: []report.Repetition{{Block: 1, PerSecond: 20}}}}}
+	if p := pointOf(half); p.Valid || len(p.InvalidBecause) != 1 || !strings.HasPrefix(p.InvalidBecause[0], string(validity.NotMeasured)) {
+		t.Errorf("valid: %v, because %q", p.Valid, p.InvalidBecause)
+	}
+	whole := half
+	whole.Latency = &report.Latency{Phase: half.Capacity.Phase}
+	if p := pointOf(whole); !p.Valid || len(p.InvalidBecause) > 0 {
+		t.Errorf("valid: %v, because %q", p.Valid, p.InvalidBecause)
 	}
 }

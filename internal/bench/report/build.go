@@ -288,7 +288,7 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 		c.Observed.add(m.Evidence)
 	}
 	c.Bottleneck = most(findings)
-	if c.PerSecond, err = stats.Mean(rates); err != nil {
+	if c.PerSecond, err = stats.Amount(rates); err != nil {
 		return nil, err
 	}
 	if c.ServerCPU, err = meanOf(cpu); err != nil {
@@ -368,7 +368,7 @@ func meanOf(samples []float64) (*stats.Estimate, error) {
 	if len(samples) == 0 {
 		return nil, nil
 	}
-	e, err := stats.Mean(samples)
+	e, err := stats.Amount(samples)
 	return &e, err
 }
 
@@ -397,7 +397,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 	}
 	l.Count, l.Min, l.Max = all.Count, all.Handshake.Min(), all.Handshake.Max()
 	if len(means) > 0 {
-		if l.Mean, err = stats.Mean(means); err != nil {
+		if l.Mean, err = stats.Amount(means); err != nil {
 			return nil, err
 		}
 	}

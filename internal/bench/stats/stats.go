@@ -40,6 +40,16 @@ func Mean(samples []float64) (Estimate, error) {
 	return e, nil
 }
 
+// Amount is the Mean of what cannot be below 0, as a time or a rate: its interval is
+// cut off there.
+func Amount(samples []float64) (Estimate, error) {
+	e, err := Mean(samples)
+	if e.Interval != nil {
+		e.Interval.Low = max(0, e.Interval.Low)
+	}
+	return e, err
+}
+
 // PairedRatio is the mean ratio of two figures that were measured side by side,
 // as[i] with bs[i]: what changes from one pair to the next (a noisy neighbour, a
 // warm machine) cancels out. The mean is geometric, with a t interval on the

@@ -83,6 +83,22 @@ func TestIntervalsAreThoseOfStudentsOwnData(t *testing.T) {
 	near(t, "degrees of freedom", welch(se1, 10, se2, 10), 17.776, 5e-4)
 }
 
+// Two times that are far apart say little; not that one may be less than none.
+func TestAnAmountIsNotBelowZero(t *testing.T) {
+	mean, err := Mean([]float64{1, 3})
+	if err != nil || mean.Interval.Low >= 0 {
+		t.Fatalf("%+v, %v: want a mean whose interval is below 0", mean, err)
+	}
+	amount, err := Amount([]float64{1, 3})
+	if err != nil || amount.Value != 2 || *amount.Interval != (Interval{0, mean.Interval.High}) {
+		t.Errorf("%+v, %v", amount, err)
+	}
+	amount, err = Amount([]float64{10, 10.2})
+	if err != nil || amount.Interval.Low <= 8 {
+		t.Errorf("%+v, %v: an interval above 0 is not cut off", amount, err)
+	}
+}
+
 func TestOneMeasurementHasNoInterval(t *testing.T) {
 	for name, e := range map[string]func() (Estimate, error){
 		"mean":   func() (Estimate, error) { return Mean([]float64{6}) },

@@ -311,10 +311,14 @@ func judgeReplicas(e Evidence) []Reason {
 		return reasons
 	}
 	if limit := e.limit(); limit != CPUQuota {
-		if found := Name(e); found.Bottleneck != limit {
-			bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.Bottleneck.text())
+		switch found := Name(e).Bottleneck; found {
+		case limit: // replicas need not be at their quotas
+			return reasons
+		case CPUQuota: // as long as they are, there are too few of them to reach it: the curve has yet to bend
+		default:
+			bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.text())
+			return reasons
 		}
-		return reasons
 	}
 	for _, r := range e.Replicas {
 		switch share := r.quotaUse(); {

@@ -72,7 +72,12 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
 		{"replica not saturated", capacity, func(e *Evidence) { e.Replicas[1].ThrottledPeriods = 284 }, NotSaturated, "replica gateway-b was throttled in 94.67 % of its CPU periods, want 95 %"},
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
-		{"another limit", capacity, func(e *Evidence) { e.Limit = HSM }, OtherLimit, "the HSM was meant to limit this point, and it was the replicas' CPU quota"},
+		{"another limit", capacity, func(e *Evidence) {
+			e.Limit, e.Network.Retransmitted = HSM, share(0.05)
+			for i := range e.Replicas {
+				e.Replicas[i].ThrottledPeriods = 10
+			}
+		}, OtherLimit, "the HSM was meant to limit this point, and it was the network"},
 		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
 		{"replica killed", latency, func(e *Evidence) { e.Replicas[0].OOMKills = 1 }, ReplicasDisturbed, "replica gateway-a was killed for lack of memory: raise resources.limits.memory"},
 		{"replica missing", latency, func(e *Evidence) { e.Replicas = e.Replicas[:1] }, ReplicasDisturbed, "1 replicas were observed, want 2"},
@@ -113,6 +118,16 @@ func TestADeliberateLimitTakesTheQuotasPlace(t *testing.T) {
 	for i := range e.Replicas {
 		e.Replicas[i].ThrottledPeriods = 10
 	}
+	if reasons := Judge(e); len(reasons) != 0 {
+		t.Error(reasons)
+	}
+}
+
+// Few replicas do not reach the limit that many are meant to have: their points are
+// where the curve begins that the others bend.
+func TestReplicasAtTheirQuotasHaveNotReachedADeliberateLimit(t *testing.T) {
+	e := capacity()
+	e.Limit, e.HSM = HSM, &Dependency{Use: share(0.4), WaitShare: share(0.2)}
 	if reasons := Judge(e); len(reasons) != 0 {
 		t.Error(reasons)
 	}
