@@ -91,6 +91,15 @@ func find(sources []Source, is func(Mode) bool) []found {
 	return all
 }
 
+// scaled are those of runs with several numbers of replicas: replicas of another run
+// have another size.
+func scaled(all []found) []found {
+	return slices.DeleteFunc(all, func(f found) bool {
+		first := slices.IndexFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name })
+		return first < 0 || !slices.ContainsFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name && p.Replicas != f.report.Points[first].Replicas })
+	})
+}
+
 // Why there is no figure.
 const (
 	notMeasured = "not measured"
@@ -235,7 +244,7 @@ What is asked of a gateway first: how it scales from 1 to 16 servers, what hybri
 `)
 	table([]string{"kind", "what it is"}, rowsOf(referenceKinds, func(k referenceKind) []string { return []string{k.name, k.meaning} }))
 
-	b.WriteString("## Servers\n\nFull handshakes a second of all replicas together, and the scaling efficiency E.\n\n")
+	b.WriteString("## Servers\n\nFull handshakes a second of all replicas together, and the scaling efficiency E, of runs with several numbers of replicas.\n\n")
 	header := []string{"servers"}
 	for _, k := range referenceKinds {
 		header = append(header, k.name)
@@ -243,7 +252,7 @@ What is asked of a gateway first: how it scales from 1 to 16 servers, what hybri
 	table(header, rowsOf(referenceReplicas, func(n int) []string {
 		row := []string{fmt.Sprint(n)}
 		for _, k := range referenceKinds {
-			row = append(row, show(plain(k, false), capacity(n)))
+			row = append(row, show(scaled(plain(k, false)), capacity(n)))
 		}
 		return row
 	}))

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,6 +85,19 @@ func TestTheReferencePageTakesTheFirstResult(t *testing.T) {
 	}
 	if got := cellOf(t, page, "Servers", "4", "classical"); !strings.HasSuffix(got, "[1]") {
 		t.Errorf("classical: %q", got)
+	}
+}
+
+// Replicas of a run that has one of them only may be of any size.
+func TestTheReferencePageComparesServersOfOneRun(t *testing.T) {
+	single, scaling := fullReport(t), fullReport(t)
+	single.Points = slices.DeleteFunc(slices.Clone(single.Points), func(p Point) bool { return p.Replicas != 1 })
+	page := Reference([]Source{{"a/report.json", single}, {"b/report.json", scaling}})
+	if got := cellOf(t, page, "Servers", "1", "hybrid"); !strings.HasSuffix(got, "[2]") {
+		t.Errorf("servers: %q", got)
+	}
+	if got := cellOf(t, page, "Handshakes", "hybrid | full", "a second"); !strings.HasSuffix(got, "[1]") {
+		t.Errorf("one server: %q", got)
 	}
 }
 
