@@ -136,6 +136,8 @@ func TestArgumentsOfTheOperator(t *testing.T) {
 		"hsmImage: {tag: v4}":          {"--hsm-image=ghcr.io/qtls-dev/qtls-hsm:v4"},
 		"benchmarks: {enabled: false}": nil,
 		"k6Image: {tag: v5}":           {"--k6-image=ghcr.io/qtls-dev/qtls-k6:v5"},
+		`benchmarks: {peerImages: ["nginx:*", registry.example.com/peers/haproxy]}`: {"--peer-images=nginx:*,registry.example.com/peers/haproxy"},
+		"benchmarks: {enabled: false, peerImages: [nginx]}":                         nil,
 		"gatewayImage: {pullPolicy: Always, pullSecrets: [a, b]}": {
 			"--gateway-image-pull-policy=Always", "--gateway-image-pull-secrets=a,b",
 		},
@@ -146,7 +148,7 @@ func TestArgumentsOfTheOperator(t *testing.T) {
 			name, _, _ := strings.Cut(arg, "=")
 			return slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(w, name+"=") })
 		}
-		if strings.Contains(values, "benchmarks") { // their image says that there are some
+		if strings.Contains(values, "enabled: false") { // their image says that there are some
 			always = slices.DeleteFunc(always, func(arg string) bool { return strings.HasPrefix(arg, "--k6-image=") })
 		}
 		expected := slices.Concat(slices.DeleteFunc(slices.Clone(always), replaced), want)
@@ -290,14 +292,15 @@ func TestNames(t *testing.T) {
 
 func TestBadValuesAreRefusedByName(t *testing.T) {
 	for values, says := range map[string]string{
-		"replica: 2":                       "replica",
-		"replicas: two":                    "/replicas",
-		"logLevel: chatty":                 "/logLevel",
-		"image: {digest: latest}":          "/image/digest",
-		"image: {tag: 'a b'}":              "/image/tag",
-		"watchNamespaces: [No_Namespace]":  "/watchNamespaces/0",
-		"imageRegistry: ghcr.io/qtls-dev/": "/imageRegistry",
-		"serviceAccount: {create: false}":  "serviceAccount.name",
+		"replica: 2":                        "replica",
+		"replicas: two":                     "/replicas",
+		"logLevel: chatty":                  "/logLevel",
+		"image: {digest: latest}":           "/image/digest",
+		"image: {tag: 'a b'}":               "/image/tag",
+		"watchNamespaces: [No_Namespace]":   "/watchNamespaces/0",
+		"imageRegistry: ghcr.io/qtls-dev/":  "/imageRegistry",
+		"serviceAccount: {create: false}":   "serviceAccount.name",
+		"benchmarks: {peerImages: ['a b']}": "/benchmarks/peerImages/0",
 		"metrics: {service: {enabled: false}, serviceMonitor: {enabled: true}}": "metrics.serviceMonitor.enabled",
 	} {
 		if out := refused(t, values); !strings.Contains(out, says) {

@@ -36,6 +36,10 @@ const (
 	// ConditionCompared (QTLSBenchmark): what was measured could be compared with the
 	// baseline. It is not there where there is none.
 	ConditionCompared = "Compared"
+	// ConditionPeersCompared (QTLSBenchmark): the gateway is compared with each of
+	// spec.peers, in each of its modes. It is not there where there are none, nor before
+	// it is known.
+	ConditionPeersCompared = "PeersCompared"
 	// ConditionPassed (QTLSBenchmark): every threshold holds, and nothing is worse
 	// than the baseline. It is not there where there are neither.
 	ConditionPassed = "Passed"
@@ -175,6 +179,14 @@ const (
 	// ReasonResultUnreadable: a generator ended well, and what it printed is no
 	// result.
 	ReasonResultUnreadable = "ResultUnreadable"
+	// ReasonImageNotAllowed: the operator's settings do not allow the image of a peer.
+	ReasonImageNotAllowed = "ImageNotAllowed"
+
+	// QTLSBenchmark: PeersCompared.
+	ReasonPeersCompared    = "PeersCompared"
+	ReasonPeersNotCompared = "PeersNotCompared"
+	// ReasonPeerNotReady: the pods of a peer do not run, so it is left out.
+	ReasonPeerNotReady = "PeerNotReady"
 
 	// QTLSBenchmark: Valid.
 	ReasonPointsValid   = "PointsValid"

@@ -306,7 +306,9 @@ type BenchmarkPeer struct {
 	// image with the server, on an OpenSSL that has the modes' algorithms (3.5 for
 	// ML-KEM and ML-DSA). It runs as user 65532 with a read-only root, and has the
 	// private keys of the gateway's listeners that it stands in for, unless they are
-	// in HSMs: name only one that may have them. Default for HAProxy: the gateway's.
+	// in HSMs. So it has to be one that the operator's installation allows (value
+	// benchmarks.peerImages of the chart). Default for HAProxy: the gateway's, which
+	// always may.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -470,7 +472,8 @@ type QTLSBenchmarkStatus struct {
 	// +optional
 	Phase BenchmarkPhase `json:"phase,omitempty"`
 	// conditions: Complete, Failed when it is over, Valid, Restored, Compared where
-	// there is a baseline, and Passed where there is that or thresholds.
+	// there is a baseline, Passed where there is that or thresholds, and PeersCompared
+	// where there are peers.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

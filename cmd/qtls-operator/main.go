@@ -39,6 +39,7 @@ import (
 	"qtls.dev/qtls/controllers/policy"
 	"qtls.dev/qtls/controllers/request"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/mtls"
@@ -59,6 +60,7 @@ type options struct {
 	redisImage       string
 	hsmImage         string
 	k6Image          string
+	peerImages       []string
 	imagePullPolicy  string
 	imagePullSecrets string
 	leaderElect      bool
@@ -76,6 +78,10 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.redisImage, "redis-image", "", "image of the embedded ticket stores: Valkey")
 	fs.StringVar(&o.hsmImage, "hsm-image", "", "image of the daemons of HSMPools: hsmd, and a token in software")
 	fs.StringVar(&o.k6Image, "k6-image", "", "image of benchmarks' load generators: k6 with the module k6/x/qtls; without, QTLSBenchmarks are not looked at")
+	fs.Func("peer-images", "comma-separated images that peers of QTLSBenchmarks may have besides the gateway's own, with its private keys; * stands for anything but /", func(text string) (err error) {
+		o.peerImages, err = peer.ParseImages(text)
+		return err
+	})
 	fs.StringVar(&o.imagePullPolicy, "gateway-image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never")
 	fs.StringVar(&o.imagePullSecrets, "gateway-image-pull-secrets", "", "comma-separated Secrets, of each gateway's namespace")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas work")
@@ -223,7 +229,7 @@ func setUpBenchmarks(mgr ctrl.Manager, o options, authority *gateway.Authority) 
 		return err
 	}
 	return (&benchmark.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("qtls-operator"),
-		Settings: generator.Settings{Image: o.k6Image, GatewayImage: o.gatewayImage, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
+		Settings: generator.Settings{Image: o.k6Image, GatewayImage: o.gatewayImage, PeerImages: o.peerImages, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets},
 		Limits:   plan.DefaultLimits, Logs: logs, Usages: benchmark.AskAgents(authority.HTTPClient), Kubernetes: kubernetesVersion(mgr.GetConfig()),
 	}).SetupWithManager(mgr)
 }

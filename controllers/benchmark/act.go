@@ -76,6 +76,11 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		}
 		return r.keep(ctx, b, a.Measurements, one)
 	case plan.RecordFailure:
+		if a.Reason == v1alpha1.ReasonPeerNotReady { // whatever it tries on and on would disturb the others
+			if err := r.deletePeers(ctx, s, func(name string) bool { return name == a.Measurements[0].Peer }); err != nil {
+				return outcome{}, err
+			}
+		}
 		return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: a.Reason, Message: a.Message})
 	case plan.WaitJob:
 		next, err := r.observeUsage(ctx, s, a.Job)
@@ -149,6 +154,11 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 	if _, err := thresholdsOf(b); err != nil {
 		return immutable("%v", err)
 	}
+	for i, p := range b.Spec.Peers {
+		if _, err := peer.ImageOf(i, p, r.Settings); err != nil {
+			return conditions.Stalled(v1alpha1.ReasonImageNotAllowed, "%v; a benchmark is immutable: create another one", err)
+		}
+	}
 	var first load.Load
 	for i, m := range s.plan.Measurements {
 		mode := b.Spec.Modes[slices.IndexFunc(b.Spec.Modes, func(mode v1alpha1.BenchmarkMode) bool { return mode.Name == m.Mode })]
@@ -181,22 +191,18 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 	if err != nil {
 		return err
 	}
-	if err := r.refused(ctx, job); err != nil {
+	// What the API server will never take. What else may stand in the way of a Job, a
+	// quota or a webhook that cannot be asked beforehand, shows when it is made.
+	if err := r.Create(ctx, job, client.DryRunAll); apierrors.IsInvalid(err) {
 		return immutable("spec.generator: %v", err)
 	}
 	for _, server := range c.servers {
-		if err := r.refused(ctx, peer.Deployment(b, gateway, server, r.Settings)); err != nil {
+		switch err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); {
+		case apierrors.IsInvalid(err):
 			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)
+		case apierrors.IsForbidden(err): // a quota, or a policy: either may change
+			return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v; allow it in namespace %q, or leave the peer out in another benchmark", server.Peer.Name, err, b.Namespace)
 		}
-	}
-	return nil
-}
-
-// refused says why the API server will never take an object. What else may stand in
-// its way, a quota or a webhook that cannot be asked beforehand, shows when it is made.
-func (r *Reconciler) refused(ctx context.Context, o client.Object) error {
-	if err := r.Create(ctx, o, client.DryRunAll); apierrors.IsInvalid(err) {
-		return err
 	}
 	return nil
 }
@@ -217,7 +223,7 @@ func (r *Reconciler) patch(ctx context.Context, g *v1alpha1.QTLSGateway, change 
 
 // restore the gateway, or delete the copy; and take the peers away.
 func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
-	if err := r.deletePeers(ctx, s); err != nil || !s.observed.Gateway.Held {
+	if err := r.deletePeers(ctx, s, func(string) bool { return true }); err != nil || !s.observed.Gateway.Held {
 		return outcome{}, err
 	}
 	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {

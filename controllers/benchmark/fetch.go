@@ -66,8 +66,12 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 	if s.peers, err = r.peerDeployments(ctx, b); err != nil {
 		return s, err
 	}
-	s.observed.Peers = len(s.peers) > 0
-	s.observed.Gateway = withPeers(s.observed.Gateway, b, s.peers, now)
+	s.observed.PeersThere = len(s.peers) > 0
+	if g := s.observed.Gateway; g.Programmed && !b.Status.Phase.Over() {
+		if s.observed.Peers, err = r.observePeers(ctx, b, s.peers, g.Replicas, now); err != nil {
+			return s, err
+		}
+	}
 	s.observed.Started = s.observed.Gateway.Since // where the status does not know yet
 	if b.Status.StartTime != nil {
 		s.observed.Started = b.Status.StartTime.Time
@@ -188,17 +192,25 @@ func (r *Reconciler) failure(ctx context.Context, job *batchv1.Job) (string, err
 	return conditions.Shorten(message, 1500), nil
 }
 
+// lastOf what a container said.
+func lastOf(said string) string {
+	said = strings.TrimSpace(said)
+	if cut := 600; len(said) > cut {
+		said = "…" + strings.ToValidUTF8(said[len(said)-cut:], "")
+	}
+	return said
+}
+
 // lastWords of a pod that did not end well.
 func lastWords(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		switch t, w := c.State.Terminated, c.State.Waiting; {
 		case t != nil && t.ExitCode != 0:
-			said := strings.TrimSpace(t.Message)
-			if cut := 600; len(said) > cut {
-				said = "…" + strings.ToValidUTF8(said[len(said)-cut:], "")
-			}
-			return fmt.Sprintf("pod %q ended with exit code %d (%s): %s", pod.Name, t.ExitCode, t.Reason, said)
+			return fmt.Sprintf("pod %q ended with exit code %d (%s): %s", pod.Name, t.ExitCode, t.Reason, lastOf(t.Message))
 		case w != nil:
+			if before := c.LastTerminationState.Terminated; before != nil && before.ExitCode != 0 {
+				return fmt.Sprintf("pod %q waits (%s), for it ended with exit code %d (%s): %s", pod.Name, w.Reason, before.ExitCode, before.Reason, lastOf(before.Message))
+			}
 			return fmt.Sprintf("pod %q waits: %s: %s", pod.Name, w.Reason, w.Message)
 		}
 	}

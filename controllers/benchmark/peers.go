@@ -1,7 +1,6 @@
 package benchmark
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,19 +45,32 @@ func (r *Reconciler) peerDeployments(ctx context.Context, b *v1alpha1.QTLSBenchm
 	return all, nil
 }
 
-// withPeers is what is observed of a gateway whose peers are to be there too, with as
-// many replicas.
-func withPeers(g plan.Gateway, b *v1alpha1.QTLSBenchmark, deployments map[string]*appsv1.Deployment, now time.Time) plan.Gateway {
-	if !g.Programmed {
-		return g
-	}
+// observePeers of a gateway that runs with so many replicas. Of those that are not ready
+// it is looked at their pods, which say why.
+func (r *Reconciler) observePeers(ctx context.Context, b *v1alpha1.QTLSBenchmark, deployments map[string]*appsv1.Deployment, replicas int32, now time.Time) (map[string]plan.Peer, error) {
+	all := map[string]plan.Peer{}
 	for _, p := range b.Spec.Peers {
-		if ready, message, since := peerReady(p, deployments[p.Name], g.Replicas, now); !ready {
-			g.Programmed, g.Message, g.Unprogrammed = false, message, since
-			return g
+		d := deployments[p.Name]
+		one := peerOf(p.Name, d, nil, replicas, now)
+		if !one.Ready && asScaled(d, replicas) {
+			pods, err := r.podsOfPeer(ctx, b, p.Name)
+			if err != nil {
+				return nil, err
+			}
+			one = peerOf(p.Name, d, pods, replicas, now)
 		}
+		all[p.Name] = one
 	}
-	return g
+	return all, nil
+}
+
+// podsOfPeer that are not ending.
+func (r *Reconciler) podsOfPeer(ctx context.Context, b *v1alpha1.QTLSBenchmark, name string) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.APIReader.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingLabels(peer.Selector(b.Name, name))); err != nil {
+		return nil, fmt.Errorf("pods of peer %s: %w", name, err)
+	}
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }), nil
 }
 
 // asScaled says whether a peer's Deployment has so many replicas.
@@ -66,24 +78,50 @@ func asScaled(d *appsv1.Deployment, replicas int32) bool {
 	return d != nil && d.Spec.Replicas != nil && *d.Spec.Replicas == replicas
 }
 
-// peerReady says whether all pods of a peer are; where they are not, what is missing
-// and since when. That is zero where it is since it was scaled.
-func peerReady(p v1alpha1.BenchmarkPeer, d *appsv1.Deployment, replicas int32, now time.Time) (ok bool, message string, since time.Time) {
+// peerOf its Deployment, and of its pods where it is not ready.
+func peerOf(name string, d *appsv1.Deployment, pods []corev1.Pod, replicas int32, now time.Time) plan.Peer {
 	switch {
 	case !asScaled(d, replicas):
-		return false, fmt.Sprintf("peer %q is not there yet", p.Name), time.Time{}
+		return plan.Peer{Message: fmt.Sprintf("peer %q is not there yet", name)}
 	case d.Status.ObservedGeneration != d.Generation:
-		return false, fmt.Sprintf("peer %q: Deployment %q is not observed yet", p.Name, d.Name), time.Time{}
+		return plan.Peer{Message: fmt.Sprintf("peer %q: Deployment %q is not observed yet", name, d.Name)}
 	case d.Status.ReadyReplicas == replicas && d.Status.Replicas == replicas && d.Status.UpdatedReplicas == replicas:
-		return true, "", time.Time{}
+		return plan.Peer{Ready: true}
 	}
-	since = now // pods too many, which come and go
+	p := plan.Peer{Since: now, // pods too many, which come and go
+		Message: fmt.Sprintf("peer %q: %d of %d pods of Deployment %q are ready, %d are there", name, d.Status.ReadyReplicas, replicas, d.Name, d.Status.Replicas)}
+	why := ""
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentAvailable && c.Status != corev1.ConditionTrue {
-			since = c.LastTransitionTime.Time
+			p.Since = c.LastTransitionTime.Time
+		}
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			p.Stuck, why = true, c.Message
 		}
 	}
-	return false, fmt.Sprintf("peer %q: %d of %d pods of Deployment %q are ready, %d are there; its pods' logs and events say why", p.Name, d.Status.ReadyReplicas, replicas, d.Name, d.Status.Replicas), since
+	for i := range pods {
+		words := lastWords(&pods[i])
+		if words != "" {
+			why = words
+		}
+		if cannotRun(&pods[i]) {
+			p.Stuck = true
+			break
+		}
+	}
+	if why != "" {
+		p.Message = conditions.Shorten(p.Message+": "+why, 1000)
+	}
+	return p
+}
+
+// cannotRun says whether a container of a pod has ended, or waits for something else than
+// that it is made.
+func cannotRun(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		w := c.State.Waiting
+		return w != nil && w.Reason != "" && w.Reason != "ContainerCreating" || c.State.Terminated != nil || c.RestartCount > 0
+	})
 }
 
 // comparison is all that peers are made of.
@@ -126,12 +164,16 @@ func (r *Reconciler) comparisonOf(ctx context.Context, b *v1alpha1.QTLSBenchmark
 	for mode, secret := range chosen {
 		c.ports[mode] = peer.Port(slices.Index(c.secrets, secret))
 	}
-	for _, p := range b.Spec.Peers {
+	for i, p := range b.Spec.Peers {
+		image, err := peer.ImageOf(i, p, r.Settings)
+		if err != nil { // since the run began: canBegin has looked
+			return c, conditions.Waiting(lookForReferences, v1alpha1.ReasonImageNotAllowed, "%v", err)
+		}
 		groups, err := peer.Groups(p, b.Spec.Modes)
 		if err != nil {
 			return c, invalid(err)
 		}
-		c.servers = append(c.servers, peer.Server{Peer: p, Image: cmp.Or(p.Image, r.Settings.GatewayImage), Secrets: c.secrets, Groups: groups, Replicas: replicas})
+		c.servers = append(c.servers, peer.Server{Peer: p, Image: image, Secrets: c.secrets, Groups: groups, Replicas: replicas})
 	}
 	return c, nil
 }
@@ -176,10 +218,12 @@ func (r *Reconciler) certificatesOf(ctx context.Context, namespace string, l *v1
 	return all, nil
 }
 
-// applyPeers that are not there with so many replicas.
+// applyPeers that are awaited and not there with so many replicas.
 func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) error {
 	b := s.benchmark
-	if s.measured == nil || !slices.ContainsFunc(b.Spec.Peers, func(p v1alpha1.BenchmarkPeer) bool { return !asScaled(s.peers[p.Name], replicas) }) {
+	awaited := s.plan.Awaited(replicas, s.observed.Records)
+	missing := slices.DeleteFunc(slices.Clone(awaited), func(name string) bool { return asScaled(s.peers[name], replicas) })
+	if s.measured == nil || len(missing) == 0 {
 		return nil
 	}
 	c, err := r.comparisonOf(ctx, b, s.measured, replicas)
@@ -187,8 +231,11 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) er
 		return err
 	}
 	for _, server := range c.servers {
+		if !slices.Contains(missing, server.Peer.Name) {
+			continue
+		}
 		// The Deployment last: where that is there, all is.
-		for _, o := range []client.Object{peer.ConfigMap(b, server), peer.Service(b, server), peer.Deployment(b, s.measured, server, r.Settings)} {
+		for _, o := range []client.Object{peer.Service(b, server), peer.Deployment(b, s.measured, server, r.Settings)} {
 			err := r.apply(ctx, b, o)
 			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 				return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v", server.Peer.Name, err)
@@ -201,9 +248,12 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) er
 	return nil
 }
 
-// deletePeers takes them away; what else belongs to them goes with the benchmark.
-func (r *Reconciler) deletePeers(ctx context.Context, s state) error {
-	for _, d := range s.peers {
+// deletePeers takes some away: those whose names are chosen.
+func (r *Reconciler) deletePeers(ctx context.Context, s state, choose func(name string) bool) error {
+	for name, d := range s.peers {
+		if !choose(name) {
+			continue
+		}
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
 		for _, o := range []client.Object{service, d} { // the Deployment last, by which they are known
 			if err := r.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
@@ -228,11 +278,11 @@ func (r *Reconciler) retarget(ctx context.Context, s state, m plan.Measurement, 
 func (r *Reconciler) peerImages(ctx context.Context, b *v1alpha1.QTLSBenchmark) ([]report.Image, error) {
 	var images []report.Image
 	for _, p := range b.Spec.Peers {
-		var pods corev1.PodList
-		if err := r.APIReader.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingLabels(peer.Selector(b.Name, p.Name))); err != nil {
-			return nil, fmt.Errorf("pods of peer %s: %w", p.Name, err)
+		pods, err := r.podsOfPeer(ctx, b, p.Name)
+		if err != nil {
+			return nil, err
 		}
-		for _, image := range gatewayImages(pods.Items) {
+		for _, image := range gatewayImages(pods) {
 			if image.Name = "peer " + p.Name; !slices.Contains(images, image) {
 				images = append(images, image)
 			}

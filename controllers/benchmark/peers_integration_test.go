@@ -19,7 +19,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +58,8 @@ func besidePeer(s *v1alpha1.QTLSBenchmarkSpec) {
 	s.Peers = []v1alpha1.BenchmarkPeer{{Name: "plain", Server: v1alpha1.BenchmarkPeerHAProxy}}
 }
 
-// roll the peers' Deployments out, as their controller does.
+// roll the peers' Deployments out, as their controller does; of those that do not roll the
+// pods are there and not ready.
 func (w *world) roll(ctx context.Context) error {
 	var list appsv1.DeploymentList
 	if err := w.List(ctx, &list, client.InNamespace(w.namespace)); err != nil {
@@ -66,11 +67,15 @@ func (w *world) roll(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		d := &list.Items[i]
-		n := *d.Spec.Replicas
-		if s := d.Status; s.ObservedGeneration == d.Generation && s.ReadyReplicas == n {
+		n, ready := *d.Spec.Replicas, int32(0)
+		available := appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}
+		if w.rolls(d) {
+			ready, available.Status = n, corev1.ConditionTrue
+		}
+		if s := d.Status; s.ObservedGeneration == d.Generation && s.ReadyReplicas == ready {
 			continue
 		}
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, ReadyReplicas: n, UpdatedReplicas: n, AvailableReplicas: n}
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, ReadyReplicas: ready, UpdatedReplicas: n, AvailableReplicas: ready, Conditions: []appsv1.DeploymentCondition{available}}
 		if err := unimportant(w.Status().Update(ctx, d)); err != nil {
 			return err
 		}
@@ -111,15 +116,73 @@ func TestPeersAreMeasuredInTheRunOfTheGateway(t *testing.T) {
 		t.Errorf("points %+v, comparisons %+v", b.Status.Points, b.Status.Peers)
 	}
 	// The run takes its peers away; they serve nobody.
-	for _, o := range []client.Object{&appsv1.Deployment{}, &corev1.Service{}} {
-		testenv.Eventually(t, func(ctx context.Context) error {
-			err := w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "scaling-peer-plain"}, o)
-			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%T is still there: %v", o, err)
+	w.condition(b, v1alpha1.ConditionPeersCompared, "False", v1alpha1.ReasonPeersNotCompared, "NotObserved")
+	w.noPeers()
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+// noPeers says that nothing of them is left.
+func (w *world) noPeers() {
+	w.t.Helper()
+	for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &corev1.SecretList{}} {
+		testenv.Eventually(w.t, func(ctx context.Context) error {
+			if err := w.List(ctx, list, client.InNamespace(w.namespace), client.HasLabels{v1alpha1.LabelPeer}); err != nil {
+				return err
+			}
+			if n := meta.LenList(list); n > 0 {
+				return fmt.Errorf("%d of %T are still there", n, list)
 			}
 			return nil
 		})
 	}
+}
+
+// A peer whose image is not there is said, and left out; the gateway and another peer are
+// measured. Its objects go at once: what tries on and on disturbs the others.
+func TestAPeerThatDoesNotRunIsLeftOut(t *testing.T) {
+	w := newWorld(t)
+	w.certificate()
+	w.limits.Stuck = time.Second
+	w.rolls = func(d *appsv1.Deployment) bool { return d.Name != "scaling-peer-bad" }
+	var mu sync.Mutex
+	measuredWith := map[string]bool{}
+	w.result = func(l load.Load, segment shard.Segment) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		measuredWith[l.Client.Host] = true
+		return ideal(l, segment)
+	}
+	// Its first pod, as the kubelet leaves it.
+	w.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bad", Labels: peer.Selector("scaling", "bad")}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "bad", Image: "peers/haproxy:0"}}}})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bad"}}
+	if err := w.tell(t.Context(), pod, func() {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "bad", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "peers/haproxy:0"`}}}}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	b := w.benchmark(besidePeer, func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.Peers = append(s.Peers, v1alpha1.BenchmarkPeer{Name: "bad", Server: v1alpha1.BenchmarkPeerHAProxy, Image: "peers/haproxy:0"})
+	})
+	w.start()
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	w.condition(b, v1alpha1.ConditionPeersCompared, "False", v1alpha1.ReasonPeerNotReady, `Back-off pulling image "peers/haproxy:0"`)
+	for _, c := range b.Status.Peers {
+		notReady := strings.Contains(strings.Join(c.InvalidBecause, " "), v1alpha1.ReasonPeerNotReady)
+		if notReady != (c.Peer == "bad") {
+			t.Errorf("%+v", c)
+		}
+	}
+	for _, p := range b.Status.Points {
+		if p.HandshakesPerSecond == nil || p.Latency == nil || p.Repetitions != 2 {
+			t.Errorf("the gateway was not measured: %+v", p)
+		}
+	}
+	if len(b.Status.Peers) != 4 || len(b.Status.Points) != 2 || len(measuredWith) != 2 || measuredWith["scaling-peer-bad."+w.namespace+".svc"] {
+		t.Errorf("comparisons %+v, points %+v, measured with %v", b.Status.Peers, b.Status.Points, measuredWith)
+	}
+	w.noPeers()
 	if err := w.untouched(); err != nil {
 		t.Error(err)
 	}
@@ -158,6 +221,10 @@ func TestAPeerThatCannotBeMadeIsSaidBeforeTheRun(t *testing.T) {
 			besidePeer(s)
 			s.Modes[0].SignatureSchemes = []v1alpha1.SignatureScheme{"mldsa65"}
 		}, true, v1alpha1.ReasonInvalid, `mode "hybrid" accepts none of the certificates`},
+		"an image that nobody allowed": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			besidePeer(s)
+			s.Peers[0].Image = "evil/haproxy:1"
+		}, true, v1alpha1.ReasonImageNotAllowed, `spec.peers[0].image: peer "plain" may not run "evil/haproxy:1"`},
 		"no such mode": {func(s *v1alpha1.QTLSBenchmarkSpec) { besidePeer(s); s.Peers[0].Modes = []string{"other"} }, true, v1alpha1.ReasonInvalid, `mode "other" of peer "plain" is none of spec.modes`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -117,40 +118,104 @@ func TestAComparisonWithoutAResultSaysWhy(t *testing.T) {
 	}
 }
 
-// A gateway is ready to be measured when its peers are.
-func TestThePeersAreThereWithTheGateway(t *testing.T) {
-	b := inPlace(v1alpha1.BenchmarkRunning)
-	b.Spec.Peers = []v1alpha1.BenchmarkPeer{{Name: "plain"}}
-	g := plan.Gateway{Held: true, Replicas: 2, Since: noon, Programmed: true}
-	lately := noon.Add(time.Second)
-	deployment := func(replicas, there, ready int32, observed int64) map[string]*appsv1.Deployment {
+// A peer is ready when all its pods are; else it says what they lack, and whether that is
+// over by itself.
+func TestAPeerSaysWhatItLacks(t *testing.T) {
+	lately := noon.Add(-time.Second)
+	deployment := func(replicas, there, ready int32, observed int64, more ...appsv1.DeploymentCondition) *appsv1.Deployment {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "scaling-peer-plain", Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(replicas)},
-			Status: appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: there, ReadyReplicas: ready, UpdatedReplicas: there}}
+			Status: appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: there, ReadyReplicas: ready, UpdatedReplicas: there, Conditions: more}}
 		if ready < replicas {
-			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(lately)}}
+			d.Status.Conditions = append(d.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(lately)})
 		}
-		return map[string]*appsv1.Deployment{"plain": d}
+		return d
 	}
+	pod := func(state, before corev1.ContainerState) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: state, LastTerminationState: before}}}}
+	}
+	waits := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	ended := func(code int32, message string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}}
+	}
+	noNode := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}}
+	starts := pod(waits("ContainerCreating", ""), corev1.ContainerState{})
 	for name, c := range map[string]struct {
-		deployments map[string]*appsv1.Deployment
-		ready       bool
-		since       time.Time
-		says        string
+		deployment *appsv1.Deployment
+		pods       []corev1.Pod
+		ready      bool
+		since      time.Time
+		stuck      bool
+		says       string
 	}{
-		"all pods":             {deployment(2, 2, 2, 3), true, time.Time{}, ""},
-		"none":                 {nil, false, time.Time{}, `peer "plain" is not there yet`},
-		"those of another":     {deployment(1, 1, 1, 3), false, time.Time{}, "not there yet"},
-		"just changed":         {deployment(2, 2, 2, 2), false, time.Time{}, "is not observed yet"},
-		"one is not ready":     {deployment(2, 2, 1, 3), false, lately, "1 of 2 pods"},
-		"one that is to leave": {deployment(2, 3, 2, 3), false, noon, "3 are there"},
+		"all pods":             {deployment: deployment(2, 2, 2, 3), ready: true},
+		"none":                 {says: `peer "plain" is not there yet`},
+		"those of another":     {deployment: deployment(1, 1, 1, 3), says: "not there yet"},
+		"just changed":         {deployment: deployment(2, 2, 2, 2), says: "is not observed yet"},
+		"one is not ready":     {deployment: deployment(2, 2, 1, 3), since: lately, says: "1 of 2 pods"},
+		"one that is to leave": {deployment: deployment(2, 3, 2, 3), since: noon, says: "3 are there"},
+		"one that starts":      {deployment: deployment(2, 2, 1, 3), pods: []corev1.Pod{starts}, since: lately, says: "ContainerCreating"},
+		"one without a node":   {deployment: deployment(2, 2, 1, 3), pods: []corev1.Pod{noNode}, since: lately, says: "0/3 nodes are available"},
+		"an image that is not there": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{starts, pod(waits("ImagePullBackOff", `Back-off pulling image "nginx:0"`), corev1.ContainerState{})},
+			since: lately, stuck: true, says: `Back-off pulling image "nginx:0"`},
+		"a program that ends again and again": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{pod(waits("CrashLoopBackOff", "back-off 10s"), ended(1, "[ALERT] config"))},
+			since: lately, stuck: true, says: "waits (CrashLoopBackOff), for it ended with exit code 1 (Error): [ALERT] config"},
+		"a program that has ended": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{pod(ended(1, "[ALERT] config"), corev1.ContainerState{})}, since: lately, stuck: true, says: "[ALERT] config"},
+		"a program that was started again": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}},
+			since: lately, stuck: true, says: "0 of 2 pods"},
+		"a quota": {deployment: deployment(2, 0, 0, 3, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota: pods"}),
+			since: lately, stuck: true, says: "exceeded quota: pods"},
 	} {
-		got := withPeers(g, b, c.deployments, noon)
-		if got.Programmed != c.ready || !got.Unprogrammed.Equal(c.since) || !strings.Contains(got.Message, c.says) {
+		got := peerOf("plain", c.deployment, c.pods, 2, noon)
+		if got.Ready != c.ready || !got.Since.Equal(c.since) || got.Stuck != c.stuck || !strings.Contains(got.Message, c.says) || !c.ready && !strings.Contains(got.Message, `peer "plain"`) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	g.Programmed, g.Message = false, "the gateway itself"
-	if got := withPeers(g, b, deployment(2, 2, 2, 3), noon); got.Message != "the gateway itself" {
-		t.Errorf("%+v", got)
+}
+
+// Peers of the gateway's run that are no result are said in a condition of their own.
+func TestPeersThatAreNotComparedAreNamed(t *testing.T) {
+	s := withPeer(t)
+	full, err := fullReport(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
+	is := func(status metav1.ConditionStatus, reason, says string) {
+		t.Helper()
+		c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPeersCompared)
+		if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
+			t.Errorf("%+v, want %s for %s, saying %q", c, status, reason, says)
+		}
+	}
+	is(metav1.ConditionTrue, v1alpha1.ReasonPeersCompared, "each of 2")
+
+	// It did not run with 2 replicas: that is said at once, and in the end.
+	left := plan.Action{Kind: plan.RecordFailure, Reason: v1alpha1.ReasonPeerNotReady, Message: `peer "plain": ErrImagePull`}
+	for _, m := range s.plan.Measurements {
+		if m.Peer != "" && m.Replicas == 2 {
+			s.records[m.Name()] = record{Reason: left.Reason, Message: left.Message}
+		}
+	}
+	s.benchmark.Status.Phase = v1alpha1.BenchmarkRunning
+	after = summarised(t, s, left, outcome{})
+	is(metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, `peer "plain": ErrImagePull`)
+	after.Phase = v1alpha1.BenchmarkRestoring
+	s.benchmark.Status = after
+	if full, err = fullReport(s); err != nil {
+		t.Fatal(err)
+	}
+	after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
+	is(metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, `1 of 2 comparisons with peers have no result: peer "plain": ErrImagePull`)
+	if c := after.Peers[1]; c.Ratio != nil || !strings.Contains(strings.Join(c.InvalidBecause, " "), "ErrImagePull") || after.Peers[0].Ratio == nil {
+		t.Errorf("%+v", after.Peers)
+	}
+	// The gateway's own points are results all the same.
+	if c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionValid); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("%+v", c)
+	}
+	if valid, all := full.ValidPoints(); valid != 2 || all != 2 {
+		t.Errorf("%d of %d points are valid", valid, all)
 	}
 }

@@ -96,6 +96,11 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
 	case plan.Wait, plan.WaitProgrammed, plan.CreateJob, plan.WaitJob, plan.Collect:
 		complete(metav1.ConditionFalse, a.Reason, a.Message)
+	case plan.RecordFailure:
+		if a.Reason == v1alpha1.ReasonPeerNotReady {
+			told := append(leftOut(after), a.Message)
+			set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, a.Reason, strings.Join(told, " | "))
+		}
 	case plan.Conclude:
 		after.Phase = v1alpha1.BenchmarkRestoring
 		complete(metav1.ConditionFalse, v1alpha1.ReasonMeasuring, "everything is measured; the gateway is put back")
@@ -108,6 +113,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 			after.Scaling = scalingOf(*done.report)
 			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 			after.Peers = comparisons(b, *done.report)
+			peersCompared(after, set)
 		}
 		against := compared(b, done)
 		if against != nil {
@@ -187,6 +193,7 @@ func passed(r report.Report, against *verdict, set func(kind string, status meta
 		return
 	}
 	reason, told := "", []string(nil)
+	valid, all := r.ValidPoints()
 	for _, t := range r.Thresholds {
 		if t.Verdict != threshold.Passed {
 			reason = v1alpha1.ReasonThresholdsNotPassed
@@ -197,7 +204,7 @@ func passed(r report.Report, against *verdict, set func(kind string, status meta
 	case against == nil:
 	case against.status != metav1.ConditionTrue || against.reason == v1alpha1.ReasonWorse:
 		reason, told = cmp.Or(reason, against.reason), append(told, against.message)
-	case r.ValidPoints() < len(r.Points):
+	case valid < all:
 		reason, told = cmp.Or(reason, v1alpha1.ReasonPointsInvalid), append(told, "not every point is valid, so some cannot be compared with the baseline; the condition Valid has why")
 	}
 	if reason != "" {
@@ -272,6 +279,42 @@ func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set fu
 	default:
 		changed("QTLSGateway %q has %d replicas, which are neither the benchmark's nor those that it had before: somebody has changed them, so they stay", name, now)
 	}
+}
+
+// peersCompared says whether there is a ratio of each comparison, in a status that has
+// them all.
+func peersCompared(after v1alpha1.QTLSBenchmarkStatus, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+	told, without, reason := leftOut(after), 0, v1alpha1.ReasonPeersNotCompared
+	isTold := len(told) > 0
+	for _, c := range after.Peers {
+		if c.Ratio != nil {
+			continue
+		}
+		without++
+		why := strings.Join(c.InvalidBecause, "; ")
+		notReady := strings.Contains(why, v1alpha1.ReasonPeerNotReady)
+		if notReady {
+			reason = v1alpha1.ReasonPeerNotReady
+		}
+		if !notReady || !isTold {
+			told = append(told, fmt.Sprintf("peer %q in mode %s with %d replicas: %s", c.Peer, c.Mode, c.Replicas, why))
+		}
+	}
+	switch {
+	case without > 0:
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d comparisons with peers have no result: %s", without, len(after.Peers), strings.Join(told, " | ")))
+	case len(after.Peers) > 0:
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionTrue, v1alpha1.ReasonPeersCompared, fmt.Sprintf("each of %d comparisons with peers has a result", len(after.Peers)))
+	}
+}
+
+// leftOut is what the condition PeersCompared says of peers that do not run.
+func leftOut(after v1alpha1.QTLSBenchmarkStatus) []string {
+	c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPeersCompared)
+	if c == nil || c.Reason != v1alpha1.ReasonPeerNotReady {
+		return nil
+	}
+	return []string{c.Message}
 }
 
 // judged says of all points together whether they are results.

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,6 +68,8 @@ type world struct {
 	result func(l load.Load, segment shard.Segment) (string, error)
 	// answers of result, by the Job's UID and the pod's index; of whoever plays alone.
 	answers map[string]answer
+	// rolls says whether a Deployment's pods come to run.
+	rolls func(*appsv1.Deployment) bool
 	// waits, where it is set, makes a pod one that does not run, and its Job with it.
 	waits func(*corev1.Pod)
 }
@@ -80,7 +83,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, Client: testenv.Client(t), limits: plan.DefaultLimits, logs: map[string]string{}, answers: map[string]answer{}, clock: clock.RealClock{},
 		usage: func(time.Time) (dataplane.Usage, error) { return dataplane.Usage{}, errors.New("no agent") },
-		runs:  func(int32) bool { return true }, result: ideal}
+		runs:  func(int32) bool { return true }, rolls: func(*appsv1.Deployment) bool { return true }, result: ideal}
 	w.namespace = testenv.Namespace(t, w)
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
 	w.create(&v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
@@ -144,7 +147,7 @@ func (w *world) reconciler(c client.Client, reader client.Reader, recorder event
 		Usages: func(context.Context, types.NamespacedName, string) (dataplane.Usage, error) {
 			return w.usage(w.clock.Now())
 		},
-		Settings: generator.Settings{Image: "k6:test", GatewayImage: "gateway:test", ImagePullPolicy: corev1.PullIfNotPresent}}
+		Settings: generator.Settings{Image: "k6:test", GatewayImage: "gateway:test", PeerImages: []string{"peers/*"}, ImagePullPolicy: corev1.PullIfNotPresent}}
 }
 
 func (w *world) log(_ context.Context, _, pod, container string) (io.ReadCloser, error) {

@@ -75,7 +75,7 @@ func reasons(t *testing.T) map[string]string {
 
 func TestEachConditionReasonIsExplainedOnceWithItsRemedy(t *testing.T) {
 	page := explained(t, "conditions.md", "## Of several kinds")
-	fine := []string{"Ready", "Accepted", "ResolvedRefs", "Programmed", "Issued", "Shared", "Completed", "PointsValid", "ThresholdsPassed", "NotWorse", "Better", "Same", "Restored", "LeftAsChanged", "Scheduled"}
+	fine := []string{"Ready", "Accepted", "ResolvedRefs", "Programmed", "Issued", "Shared", "Completed", "PointsValid", "PeersCompared", "ThresholdsPassed", "NotWorse", "Better", "Same", "Restored", "LeftAsChanged", "Scheduled"}
 	known := map[string]bool{}
 	for _, reason := range reasons(t) {
 		known[reason] = true

@@ -32,6 +32,8 @@ type Settings struct {
 	ImagePullSecrets []string
 	// GatewayImage has the HAProxy of peers that name no image.
 	GatewayImage string
+	// PeerImages are the patterns of the images that peers may have besides.
+	PeerImages []string
 }
 
 // Container of the pods, whose log has the result.

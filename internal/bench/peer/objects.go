@@ -1,8 +1,6 @@
 package peer
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,6 +20,10 @@ import (
 
 // Component is the label app.kubernetes.io/component of what belongs to peers.
 const Component = "peer"
+
+// AnnotationConfig on the pods is their server's configuration, which they have as a
+// file: no object of its own has to be taken away with them.
+const AnnotationConfig = v1alpha1.GroupName + "/config"
 
 const uid = 65532
 
@@ -112,15 +114,6 @@ func meta(b *v1alpha1.QTLSBenchmark, peer string) metav1.ObjectMeta {
 	return m
 }
 
-// ConfigMap with the configuration.
-func ConfigMap(b *v1alpha1.QTLSBenchmark, s Server) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: meta(b, s.Peer.Name),
-		Data:       map[string]string{configFile[s.Peer.Server]: Config(s.Peer.Server, len(s.Secrets), s.Groups)},
-	}
-}
-
 // Service that the load generator connects to.
 func Service(b *v1alpha1.QTLSBenchmark, s Server) *corev1.Service {
 	var ports []corev1.ServicePort
@@ -142,7 +135,9 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	volumes := []corev1.Volume{
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: Name(b.Name, s.Peer.Name)}}}},
+		{Name: "config", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
+			Path: configFile[s.Peer.Server], FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + AnnotationConfig + "']"},
+		}}}}},
 		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("16Mi"))}}},
 	}
 	mounts := []corev1.VolumeMount{{Name: "config", MountPath: folder, ReadOnly: true}, {Name: "tmp", MountPath: "/tmp"}}
@@ -155,7 +150,6 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: certificates + "/" + strconv.Itoa(i), ReadOnly: true})
 	}
 	podLabels := labels(b, s.Peer.Name)
-	sum := sha256.Sum256([]byte(ConfigMap(b, s).Data[configFile[s.Peer.Server]]))
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
 		ObjectMeta: meta(b, s.Peer.Name),
@@ -167,7 +161,7 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}},
 			RevisionHistoryLimit: ptr.To[int32](0),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: podLabels, Annotations: map[string]string{v1alpha1.GroupName + "/config": hex.EncodeToString(sum[:8])}},
+				ObjectMeta: metav1.ObjectMeta{Labels: podLabels, Annotations: map[string]string{AnnotationConfig: Config(s.Peer.Server, len(s.Secrets), s.Groups)}},
 				Spec: corev1.PodSpec{
 					AutomountServiceAccountToken:  ptr.To(false),
 					EnableServiceLinks:            ptr.To(false),
@@ -191,6 +185,8 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 						ImagePullPolicy: settings.ImagePullPolicy,
 						Command:         command(s.Peer.Server),
 						Resources:       beside.Containers[0].Resources,
+						// Why it does not run is in the pod's status too.
+						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 						ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port(0))}},
 							PeriodSeconds: 2, TimeoutSeconds: 10},
 						SecurityContext: &corev1.SecurityContext{

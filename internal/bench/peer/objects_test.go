@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -99,7 +100,7 @@ func TestAPeerRunsBesideTheGatewayWithItsResourcesAndCertificates(t *testing.T) 
 			}
 		}
 	}
-	config := ConfigMap(b, s).Data["nginx.conf"]
+	config := fileIn(t, pod, folder+"/nginx.conf")
 	for secret, path := range mounted {
 		if !strings.Contains(config, "ssl_certificate "+path+"/tls.pem;") || !strings.Contains(config, "ssl_certificate_key "+path+"/tls.pem.key;") {
 			t.Errorf("nothing serves Secret %s at %s:\n%s", secret, path, config)
@@ -111,7 +112,28 @@ func TestAPeerRunsBesideTheGatewayWithItsResourcesAndCertificates(t *testing.T) 
 	}
 	// Another configuration is another rollout.
 	s.Groups = groups[:1]
-	if again := Deployment(b, g, s, generator.Settings{}); again.Spec.Template.Annotations["qtls.dev/config"] == pod.Annotations["qtls.dev/config"] {
+	if again := Deployment(b, g, s, generator.Settings{}); again.Spec.Template.Annotations[AnnotationConfig] == pod.Annotations[AnnotationConfig] {
 		t.Error("pods of another configuration are taken for the same")
 	}
+}
+
+// fileIn a pod's only container, of the downward API.
+func fileIn(t *testing.T, pod corev1.PodTemplateSpec, path string) string {
+	t.Helper()
+	for _, m := range pod.Spec.Containers[0].VolumeMounts {
+		for _, v := range pod.Spec.Volumes {
+			if v.Name != m.Name || v.DownwardAPI == nil {
+				continue
+			}
+			for _, item := range v.DownwardAPI.Items {
+				for name, value := range pod.Annotations {
+					if m.MountPath+"/"+item.Path == path && item.FieldRef.FieldPath == fmt.Sprintf("metadata.annotations['%s']", name) {
+						return value
+					}
+				}
+			}
+		}
+	}
+	t.Fatalf("nothing is at %s: %+v", path, pod.Spec.Volumes)
+	return ""
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -20,8 +21,10 @@ type Observed struct {
 	// Records of measurements, by name. One that is there is never made again.
 	Records map[string]Record
 	Gateway Gateway
-	// Peers are there, and have to be taken away in the end.
-	Peers bool
+	// Peers that are to be measured, by name.
+	Peers map[string]Peer
+	// PeersThere: some have objects that have to be taken away in the end.
+	PeersThere bool
 	// Jobs of the load generator that are there, of whichever measurement.
 	Jobs []Job
 }
@@ -58,6 +61,19 @@ type Gateway struct {
 	Unprogrammed time.Time
 }
 
+// Peer is what is observed of another server that is measured beside the gateway.
+type Peer struct {
+	// Ready: as many of its pods are as the gateway was scaled to, and no others.
+	Ready bool
+	// Message says what is missing, and Since since when; zero: since the gateway was
+	// scaled.
+	Message string
+	Since   time.Time
+	// Stuck: its pods say what keeps them from running, such as an image that is not
+	// there, and hardly ever is that over by itself.
+	Stuck bool
+}
+
 // JobState is how far a Job is.
 type JobState string
 
@@ -92,7 +108,7 @@ const (
 	Wait Kind = "Wait"
 	// Scale the gateway to Replicas; make the copy, where there is none.
 	Scale Kind = "Scale"
-	// WaitProgrammed until every pod of the gateway runs.
+	// WaitProgrammed until every pod of the gateway runs, and of the peers.
 	WaitProgrammed Kind = "WaitProgrammed"
 	// CreateJob makes the load of Measurements[0], Attempt, at Rate.
 	CreateJob Kind = "CreateJob"
@@ -134,8 +150,10 @@ type Action struct {
 
 // Limits of patience.
 type Limits struct {
-	// Programmed is how long a gateway may take until every pod runs.
+	// Programmed is how long a gateway may take until every pod runs, and a peer.
 	Programmed time.Duration
+	// Stuck is how long a peer may say that it cannot run.
+	Stuck time.Duration
 	// Attempts at one measurement.
 	Attempts int32
 	// Failures of the generator in a row end the run.
@@ -147,7 +165,7 @@ type Limits struct {
 }
 
 // DefaultLimits are those of the operator.
-var DefaultLimits = Limits{Programmed: 5 * time.Minute, Attempts: 3, Failures: 3, Unschedulable: 2 * time.Minute}
+var DefaultLimits = Limits{Programmed: 5 * time.Minute, Stuck: time.Minute, Attempts: 3, Failures: 3, Unschedulable: 2 * time.Minute}
 
 // Next says what to do. Doing it changes what is observed; so does doing it twice,
 // or not at all, for whoever asks again.
@@ -198,7 +216,7 @@ func (o Observed) cleanUp(then Action) Action {
 			return Action{Kind: DeleteJob, Job: j.Name}
 		}
 	}
-	if o.Gateway.Held || o.Peers {
+	if o.Gateway.Held || o.PeersThere {
 		return Action{Kind: Restore}
 	}
 	return then
@@ -302,7 +320,7 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	case !g.Held || g.Replicas != m.Replicas:
 		return Action{Kind: Scale, Replicas: m.Replicas, Measurements: []Measurement{m}}, false
 	case g.Programmed:
-		return Action{}, true
+		return p.preparePeers(o, m, limits)
 	}
 	// A gateway that ran and no longer does is given as long as one that was scaled.
 	since := g.Since
@@ -316,33 +334,73 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	}
 	without := []Measurement{m}
 	if !p.ranWith(m.Replicas, o.Records) { // there is no room for so many
-		without = p.atLeast(m.Replicas, o.Records)
+		without = p.left(o.Records, func(l Measurement) bool { return l.Replicas >= m.Replicas })
 	}
 	return Action{Kind: RecordFailure, Measurements: without, Reason: v1alpha1.ReasonGatewayNotProgrammed,
 		Message: fmt.Sprintf("the gateway did not run with %d replicas within %s: %s", m.Replicas, limits.Programmed, g.Message)}, false
 }
 
 // ranWith tells whether the gateway ran with so many replicas before: only then is
-// there any record of them but that it did not.
+// there any record of them but that it, or a peer with fewer, did not.
 func (p Plan) ranWith(replicas int32, records map[string]Record) bool {
 	for _, m := range p.Measurements {
-		if r, done := records[m.Name()]; done && m.Replicas == replicas && r.Reason != v1alpha1.ReasonGatewayNotProgrammed {
+		r, done := records[m.Name()]
+		if done && m.Replicas == replicas && r.Reason != v1alpha1.ReasonGatewayNotProgrammed && r.Reason != v1alpha1.ReasonPeerNotReady {
 			return true
 		}
 	}
 	return false
 }
 
-// atLeast lists what is to be measured yet with so many replicas or more: where
-// there is no room for some, there is none for more.
-func (p Plan) atLeast(replicas int32, records map[string]Record) []Measurement {
+// left lists what is to be measured yet, of what is chosen: where there is no room for
+// some replicas, there is none for more.
+func (p Plan) left(records map[string]Record, choose func(Measurement) bool) []Measurement {
 	var all []Measurement
 	for _, m := range p.Measurements {
-		if _, done := records[m.Name()]; !done && m.Replicas >= replicas {
+		if _, done := records[m.Name()]; !done && choose(m) {
 			all = append(all, m)
 		}
 	}
 	return all
+}
+
+// Awaited are the peers that are to be measured yet with so many replicas.
+func (p Plan) Awaited(replicas int32, records map[string]Record) []string {
+	var names []string
+	for _, m := range p.left(records, func(m Measurement) bool { return m.Peer != "" && m.Replicas == replicas }) {
+		if !slices.Contains(names, m.Peer) {
+			names = append(names, m.Peer)
+		}
+	}
+	return names
+}
+
+// preparePeers for a measurement, of whatever: they are there with the gateway, so that
+// none begins to run while another is measured. The one that does not run is left out,
+// and the others are measured.
+func (p Plan) preparePeers(o Observed, m Measurement, limits Limits) (Action, bool) {
+	for _, name := range p.Awaited(m.Replicas, o.Records) {
+		peer := o.Peers[name]
+		if peer.Ready {
+			continue
+		}
+		since, limit := o.Gateway.Since, limits.Programmed
+		if peer.Since.After(since) {
+			since = peer.Since
+		}
+		if peer.Stuck {
+			limit = limits.Stuck
+		}
+		waited := o.Now.Sub(since)
+		if waited < limit {
+			return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limit - waited,
+				Message: fmt.Sprintf("%s: waiting for %d replicas: %s", m, m.Replicas, peer.Message)}, false
+		}
+		without := p.left(o.Records, func(l Measurement) bool { return l.Peer == name && l.Replicas >= m.Replicas })
+		return Action{Kind: RecordFailure, Measurements: without, Reason: v1alpha1.ReasonPeerNotReady,
+			Message: fmt.Sprintf("%s: it did not run with %d replicas within %s, so it is left out with as many and more", peer.Message, m.Replicas, limit)}, false
+	}
+	return Action{}, true
 }
 
 // measure with a gateway that is ready.

@@ -26,13 +26,20 @@ type world struct {
 	fails func(Job) bool
 	// stuck says at how many replicas the gateway never runs.
 	stuck func(int32) bool
+	// without says of a peer with so many replicas what keeps it from running, if
+	// anything does.
+	without func(name string, replicas int32) Peer
 }
 
 func newWorld(replicas []int32, modes ...string) *world {
 	s := spec(replicas, modes...)
 	s.Load.Repetitions = ptr.To[int32](2)
+	return worldOf(s)
+}
+
+func worldOf(s v1alpha1.QTLSBenchmarkSpec) *world {
 	return &world{plan: Of(s, 3), limits: DefaultLimits, o: Observed{Now: noon, Records: map[string]Record{}},
-		fails: func(Job) bool { return false }, stuck: func(int32) bool { return false }}
+		fails: func(Job) bool { return false }, stuck: func(int32) bool { return false }, without: func(string, int32) Peer { return Peer{} }}
 }
 
 // run until nothing is left to do.
@@ -70,14 +77,17 @@ func (w *world) do(t *testing.T, a Action) {
 		}
 		w.scale = append(w.scale, a.Replicas)
 		w.o.Gateway = Gateway{Held: true, Replicas: a.Replicas, Since: w.o.Now, Message: "1/2 pods are ready"}
+		w.o.Peers = nil
 	case WaitProgrammed:
 		if w.stuck(w.o.Gateway.Replicas) {
 			if a.After <= 0 {
 				t.Fatalf("nobody looks again: %+v", a)
 			}
 			w.o.Now = w.o.Now.Add(a.After)
-		} else {
+		} else if !w.o.Gateway.Programmed {
 			w.o.Gateway.Programmed = true
+		} else {
+			w.peers(t, a)
 		}
 	case CreateJob:
 		m := a.Measurements[0]
@@ -87,6 +97,11 @@ func (w *world) do(t *testing.T, a Action) {
 		}
 		if !w.o.Gateway.Programmed || w.o.Gateway.Replicas != m.Replicas {
 			t.Errorf("%s with the gateway %+v", m, w.o.Gateway)
+		}
+		for _, name := range w.plan.Awaited(m.Replicas, w.o.Records) {
+			if !w.o.Peers[name].Ready {
+				t.Errorf("%s while the peer %s begins to run", m, name)
+			}
 		}
 		w.o.Jobs = append(w.o.Jobs, Job{Name: fmt.Sprintf("job-%d-%d", m.Number, a.Attempt), Measurement: m.Name(), Attempt: a.Attempt, State: JobActive})
 	case WaitJob:
@@ -127,6 +142,26 @@ func (w *world) do(t *testing.T, a Action) {
 		}
 	default:
 		t.Fatalf("%+v", a)
+	}
+}
+
+// peers come to run, those that can; the others have come to nothing when it is looked
+// again.
+func (w *world) peers(t *testing.T, a Action) {
+	t.Helper()
+	missing := false
+	w.o.Peers = map[string]Peer{}
+	for _, name := range w.plan.Awaited(w.o.Gateway.Replicas, w.o.Records) {
+		p := w.without(name, w.o.Gateway.Replicas)
+		p.Ready, p.Since = p.Message == "", w.o.Gateway.Since
+		w.o.Peers[name] = p
+		missing = missing || !p.Ready
+	}
+	if missing && a.After <= 0 {
+		t.Fatalf("nobody looks again: %+v", a)
+	}
+	if missing {
+		w.o.Now = w.o.Now.Add(time.Second)
 	}
 }
 
@@ -281,6 +316,75 @@ func TestAGatewayThatNeverRunsFailsTheRunAndIsPutBack(t *testing.T) {
 	w.run(t)
 	if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGatewayNotProgrammed) || w.o.Gateway.Held || len(w.made) > 0 {
 		t.Errorf("%s: %s; %+v", w.o.Phase, w.final, w.o.Gateway)
+	}
+}
+
+// A peer that does not run is waited for, the less where it says that it cannot, and
+// left out with as many replicas and more. What is the gateway's, and other peers', is
+// measured.
+func TestAPeerThatDoesNotRunIsLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		peer  Peer
+		waits time.Duration
+	}{
+		"no room":                 {Peer{Message: `peer "bad": 1 of 2 pods are ready`}, DefaultLimits.Programmed},
+		"an image that is no one": {Peer{Message: `peer "bad": ErrImagePull`, Stuck: true}, DefaultLimits.Stuck},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec([]int32{1, 2, 4}, "full")
+			s.Load.Repetitions = ptr.To[int32](3)
+			s.Peers = []v1alpha1.BenchmarkPeer{{Name: "bad"}, {Name: "good"}}
+			w := worldOf(s)
+			// With 4 there is no room for the gateway either.
+			w.stuck = func(n int32) bool { return n == 4 }
+			w.without = func(name string, replicas int32) Peer {
+				if name == "bad" && replicas >= 2 {
+					return c.peer
+				}
+				return Peer{}
+			}
+			waited, gaveUp := time.Time{}, 0
+			for step := 0; ; step++ {
+				if step > 10_000 {
+					t.Fatalf("no end: %+v", w.o)
+				}
+				a := w.plan.Next(w.o, w.limits)
+				if a.Kind == Nothing {
+					break
+				}
+				if a.Kind == WaitProgrammed && strings.Contains(a.Message, c.peer.Message) && waited.IsZero() {
+					waited = w.o.Gateway.Since
+				}
+				if a.Kind == RecordFailure && a.Reason == v1alpha1.ReasonPeerNotReady {
+					gaveUp++
+					if took := w.o.Now.Sub(waited); took < c.waits || took > c.waits+10*time.Second {
+						t.Errorf("it was waited for %v, want %v", took, c.waits)
+					}
+				}
+				w.do(t, a)
+			}
+			if w.o.Phase != v1alpha1.BenchmarkCompleted || gaveUp != 1 {
+				t.Fatalf("%s: %s; given up %d times", w.o.Phase, w.final, gaveUp)
+			}
+			for _, m := range w.plan.Measurements {
+				r, want := w.o.Records[m.Name()], ""
+				switch {
+				case m.Peer == "bad" && m.Replicas == 2:
+					want = v1alpha1.ReasonPeerNotReady
+				case m.Replicas == 4:
+					want = r.Reason // whichever was seen first
+				}
+				if r.Reason != want || m.Replicas == 4 && !r.failed() {
+					t.Errorf("%s: %+v, want %q", m, r, want)
+				}
+				if r.Reason == v1alpha1.ReasonPeerNotReady && (m.Peer != "bad" || !strings.Contains(r.Message, c.peer.Message)) {
+					t.Errorf("%s: %+v", m, r)
+				}
+			}
+			if visits := len(slices.DeleteFunc(w.scale, func(n int32) bool { return n < 4 })); visits > 1 {
+				t.Errorf("it was waited %d times for 4 replicas", visits)
+			}
+		})
 	}
 }
 

@@ -64,6 +64,9 @@ func (r *Report) Compare(baseline Report, force bool) {
 	c.Images = changedImages(baseline.Environment.Images, r.Environment.Images)
 	if c.Refused = len(c.Differences) > 0 && !force; !c.Refused {
 		for _, p := range r.Points {
+			if r.ofPeer(p) { // it is compared within its own run
+				continue
+			}
 			was, known := baseline.mode(p.Mode)
 			is, _ := r.mode(p.Mode)
 			measured := slices.ContainsFunc(baseline.Points, func(b Point) bool { return b.Mode == p.Mode })

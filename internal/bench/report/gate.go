@@ -86,7 +86,8 @@ func (r Report) Passed() bool {
 		return true
 	}
 	change, _ := r.Comparison.Verdict()
-	return r.ValidPoints() == len(r.Points) && (change == Better || change == Same)
+	valid, all := r.ValidPoints()
+	return valid == all && (change == Better || change == Same)
 }
 
 func (r Report) evaluate(t threshold.Threshold) Threshold {
@@ -95,7 +96,7 @@ func (r Report) evaluate(t threshold.Threshold) Threshold {
 		if t.Mode != "" && p.Mode != t.Mode || t.Replicas != 0 && p.Replicas != t.Replicas {
 			continue
 		}
-		if m, _ := r.mode(p.Mode); m.Peer != "" && t.Mode == "" {
+		if r.ofPeer(p) && t.Mode == "" {
 			continue // another server's figures decide nothing of the gateway
 		}
 		if t.Metric == threshold.Efficiency && t.Replicas == 0 && p.Replicas == 1 {

@@ -19,7 +19,6 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"change":    func(r comparedRow) string { return changeText(r.Row) },
 	"twoLines":  twoLines,
-	"peerRatio": func(p Peer) cell { return estimate(p.Ratio, share3) },
 	"orNothing": orNothing,
 }).Parse(page))
 
@@ -65,9 +64,10 @@ func (r Report) HTML() (string, error) {
 		"Scaling": charts, "Labels": labels,
 		"Charts":         present(r.latencyChart(), r.splitChart(), r.bytesChart()),
 		"Sections":       r.sections(),
+		"Servers":        r.servers(),
 		"EvidenceHeader": header, "Evidence": evidence, "Observing": observing,
 		"Environment": r.environment(),
-		"Method":      method, "Comparing": comparing, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
+		"Method":      method, "Comparing": comparing, "Beside": beside, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
 	})
 	return b.String(), err
 }

@@ -113,13 +113,20 @@ func (r Report) Markdown() string {
 		line("")
 	}
 
-	if len(r.Peers) > 0 {
+	if servers := r.servers(); len(servers) > 0 {
 		line("## Other servers in the same run\n")
+		line("%s\n", beside)
 		var rows [][]string
-		for _, p := range r.Peers {
-			rows = append(rows, []string{p.Mode, p.Peer, fmt.Sprint(p.Replicas), withInterval(p.Ratio, share3)})
+		for _, s := range servers {
+			rows = append(rows, []string{s.Mode, s.Name, fmt.Sprint(s.Replicas), s.Gateway.String(), s.Other.String(), s.Ratio.String()})
 		}
-		table([]string{"mode", "server", "replicas", "handshakes/s of the gateway to it"}, rows)
+		table([]string{"mode", "server", "replicas of each", "gateway, handshakes/s", "server, handshakes/s", "gateway to server"}, rows)
+		for _, s := range servers {
+			if s.Why != "" {
+				line("- %s: no ratio, %s", s.Where(), s.Why)
+			}
+		}
+		line("")
 	}
 
 	line("## Where a handshake's time and bytes go\n")

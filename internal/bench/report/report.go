@@ -403,15 +403,24 @@ func (r Report) efficiency(mode string, replicas int) (stats.Estimate, bool) {
 	return stats.Estimate{}, false
 }
 
-// ValidPoints counts those that are results.
-func (r Report) ValidPoints() int {
-	n := 0
+// ValidPoints counts the gateway's points that are results, of all that it has. Those of
+// other servers decide nothing of it.
+func (r Report) ValidPoints() (valid, all int) {
 	for _, p := range r.Points {
-		if p.Valid {
-			n++
+		if r.ofPeer(p) {
+			continue
+		}
+		if all++; p.Valid {
+			valid++
 		}
 	}
-	return n
+	return valid, all
+}
+
+// ofPeer tells whether a point is another server's.
+func (r Report) ofPeer(p Point) bool {
+	m, _ := r.mode(p.Mode)
+	return m.Peer != ""
 }
 
 // JSON of the report.

@@ -357,6 +357,78 @@ func TestPeersAreComparedInBlocks(t *testing.T) {
 	}
 }
 
+// What there is no ratio of is told, with the reason: that of the other server, or else
+// the gateway's.
+func TestAComparisonWithoutARatioSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*Report)
+		says  string
+	}{
+		"the server was not measured": {func(*Report) {}, "PeerNotReady: peer \"nginx\""},
+		"the gateway has no result": {func(r *Report) {
+			for i := range r.Points {
+				if p := &r.Points[i]; p.Mode == "nginx-hybrid" && p.Replicas == 8 {
+					p.Capacity = &Capacity{Phase: Phase{Valid: true}}
+				}
+			}
+		}, "the gateway has no valid capacity in the same repetitions"},
+	} {
+		r := fullReport(t)
+		r.Points = slices.Clone(r.Points)
+		c.spoil(&r)
+		servers := r.servers()
+		if len(servers) != 4 {
+			t.Fatalf("%s: %+v", name, servers)
+		}
+		for _, s := range servers {
+			without := s.Replicas == 8
+			if (s.Ratio.Text == none) != without || (s.Why != "") != without || !without && (s.Gateway.Text == none || s.Other.Text == none) {
+				t.Errorf("%s: %+v", name, s)
+			}
+			if without && !strings.Contains(s.Why, c.says) {
+				t.Errorf("%s: %q, want %q", name, s.Why, c.says)
+			}
+		}
+	}
+}
+
+// A server that is slower than in the baseline, or is no result, is nothing that the
+// gateway did.
+func TestAnotherServerDecidesNothingOfTheGateway(t *testing.T) {
+	run := func(theirs float64, missing string) Report {
+		r := Report{Name: "run", Modes: []Mode{{Name: "hybrid"}, {Name: "hybrid.plain", Peer: "plain", PeerOf: "hybrid"}}}
+		var ms []Measurement
+		for block := 1; block <= 5; block++ {
+			for _, phase := range []validity.Phase{validity.Capacity, validity.Latency} {
+				its := measured(phase, block, theirs, 1)
+				if missing != "" {
+					its = Measurement{Replicas: 1, Phase: phase, Block: block, Missing: missing}
+				}
+				its.Mode = "hybrid.plain"
+				ms = append(ms, measured(phase, block, 100, 1), its)
+			}
+		}
+		built, err := Build(r, ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return built
+	}
+	before := run(100, "")
+	for name, now := range map[string]Report{"slower": run(50, ""), "left out": run(100, "PeerNotReady: it does not run")} {
+		now.Compare(before, false)
+		if change, rows := now.Comparison.Verdict(); change != Same || !now.Passed() {
+			t.Errorf("%s: %s for %+v, passed %v", name, change, rows, now.Passed())
+		}
+		if !strings.HasPrefix(now.Headline(), "All 1 points are valid; ") {
+			t.Errorf("%s: %s", name, now.Headline())
+		}
+	}
+	if now := run(50, ""); len(now.Findings()) != 1 || now.Findings()[0] != "hybrid: with one replica the gateway makes 2.000 (2.000 to 2.000) times the handshakes of plain." {
+		t.Errorf("%q", now.Findings())
+	}
+}
+
 func TestThresholdsDecide(t *testing.T) {
 	for _, c := range []struct {
 		text string

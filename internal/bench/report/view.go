@@ -14,13 +14,16 @@ import (
 // Headline says in a sentence how the run ended.
 func (r Report) Headline() string {
 	var parts []string
-	switch {
+	switch valid, all := r.ValidPoints(); {
 	case len(r.Points) == 0:
 		parts = append(parts, "Nothing was measured")
-	case r.ValidPoints() == len(r.Points):
-		parts = append(parts, fmt.Sprintf("All %d points are valid", len(r.Points)))
+	case valid == all:
+		parts = append(parts, fmt.Sprintf("All %d points are valid", all))
 	default:
-		parts = append(parts, fmt.Sprintf("%d of %d points are valid", r.ValidPoints(), len(r.Points)))
+		parts = append(parts, fmt.Sprintf("%d of %d points are valid", valid, all))
+	}
+	if servers := r.servers(); len(servers) > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d comparisons with other servers have a result", len(r.Peers), len(servers)))
 	}
 	if len(r.Thresholds) > 0 {
 		counts := map[threshold.Verdict]int{}
@@ -49,11 +52,12 @@ func (r Report) Headline() string {
 	return strings.Join(parts, "; ") + "."
 }
 
-// Findings are what the curves say, a sentence for each mode.
+// Findings are what the curves say, a sentence for each mode, and the ratios to other
+// servers.
 func (r Report) Findings() []string {
 	var all []string
 	for _, s := range r.Scaling {
-		if len(s.Efficiencies) == 0 {
+		if m, _ := r.mode(s.Mode); m.Peer != "" || len(s.Efficiencies) == 0 {
 			continue
 		}
 		e := s.Efficiencies[len(s.Efficiencies)-1]
@@ -67,14 +71,78 @@ func (r Report) Findings() []string {
 		}
 		all = append(all, text)
 	}
+	for i, p := range r.Peers {
+		if next := i + 1; next < len(r.Peers) && r.Peers[next].Mode == p.Mode && r.Peers[next].Peer == p.Peer {
+			continue // there is a ratio with more replicas
+		}
+		all = append(all, fmt.Sprintf("%s: with %s the gateway makes %s times the handshakes of %s.", p.Mode, replicas(p.Replicas), withInterval(p.Ratio, share3), p.Peer))
+	}
 	return all
+}
+
+// server is a comparison with another one, in words.
+type server struct {
+	Mode, Name string
+	Replicas   int
+	// Gateway and Other are the handshakes per second of each, and Ratio of the first to
+	// the second.
+	Gateway, Other, Ratio cell
+	// Why there is no ratio.
+	Why string
+}
+
+// Where it was measured.
+func (s server) Where() string { return s.Mode + ", " + s.Name + ", " + replicas(s.Replicas) }
+
+// servers that were measured in the same run, one at each point.
+func (r Report) servers() []server {
+	var all []server
+	for _, m := range r.Modes {
+		if m.PeerOf == "" {
+			continue
+		}
+		for _, p := range r.Points {
+			if p.Mode != m.Name {
+				continue
+			}
+			gateway, _ := r.point(m.PeerOf, p.Replicas)
+			s := server{Mode: m.PeerOf, Name: m.Peer, Replicas: p.Replicas, Gateway: perSecond(gateway), Other: perSecond(p), Ratio: cell{Text: none}}
+			i := slices.IndexFunc(r.Peers, func(x Peer) bool { return x.Mode == m.PeerOf && x.Peer == m.Peer && x.Replicas == p.Replicas })
+			if i >= 0 {
+				s.Ratio = estimate(r.Peers[i].Ratio, share3)
+			} else if s.Why = noCapacity(p); s.Why == "" {
+				s.Why = "the gateway has no valid capacity in the same repetitions"
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// perSecond of a point's capacity.
+func perSecond(p Point) cell {
+	if p.Capacity == nil {
+		return cell{Text: none}
+	}
+	return estimate(p.Capacity.PerSecond, figure3)
+}
+
+// noCapacity says why a point has none that is a result; empty where it has.
+func noCapacity(p Point) string {
+	switch {
+	case p.Capacity == nil:
+		return "it was not measured"
+	case p.Capacity.Valid:
+		return ""
+	}
+	return strings.Join(p.Capacity.Reasons(), "; ")
 }
 
 // Describe is what a mode consists of.
 func (m Mode) Describe() string {
 	var parts []string
 	if m.Peer != "" {
-		parts = append(parts, m.Peer)
+		parts = append(parts, "another server, "+m.Peer)
 	}
 	if len(m.Groups) > 0 {
 		parts = append(parts, strings.Join(m.Groups, ", "))
@@ -419,6 +487,9 @@ var method = []string{
 
 // comparing says how to read a comparison.
 const comparing = "A figure is better or worse when the interval of its ratio does not hold 1 (Welch's, on logarithms). Of a hundred figures that did not change, about five look as if they did."
+
+// beside says how to read a comparison with other servers.
+const beside = "Each has the gateway's certificate, nodes, resources and load, in the same repetitions. A ratio above 1 says that the gateway makes more handshakes. What the pods of other servers use is not observed, nor whether their quotas limited them."
 
 // observing says what the evidence is.
 const observing = "What limited a point is named from these: the worst of all repetitions of its capacity, of all replicas, and of all pods of the load generator."
