@@ -82,7 +82,7 @@ test-asan: deps $(TESTRUN) ## The Rust workspace's tests and HAProxy with Addres
 	@$(TESTRUN) asan
 
 .PHONY: fuzz
-fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives each 5s)
+fuzz: $(TESTRUN) ## Run each fuzz target for FUZZTIME (10m; `make test` gives each 2s)
 	@FUZZTIME=$(FUZZTIME) $(TESTRUN) fuzz
 
 ##@ Code

@@ -40,7 +40,7 @@ func main() {
 
 // settingsFrom reads E2E and FUZZTIME.
 func settingsFrom(getenv func(string) string) (settings, error) {
-	fuzzTime, err := time.ParseDuration(cmp.Or(getenv("FUZZTIME"), "5s"))
+	fuzzTime, err := time.ParseDuration(cmp.Or(getenv("FUZZTIME"), "2s"))
 	if err != nil {
 		return settings{}, fmt.Errorf("FUZZTIME: %w", err)
 	}

@@ -88,7 +88,7 @@ func writeFile(t *testing.T, path, content string) {
 
 func TestSettings(t *testing.T) {
 	none, err := settingsFrom(func(string) string { return "" })
-	if err != nil || none.fuzzTime != 5*time.Second {
+	if err != nil || none.fuzzTime != 2*time.Second {
 		t.Errorf("by default %+v, %v", none, err)
 	}
 	if _, err := settingsFrom(func(name string) string { return map[string]string{"FUZZTIME": "long"}[name] }); err == nil || !strings.Contains(err.Error(), "FUZZTIME") {

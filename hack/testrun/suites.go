@@ -83,13 +83,14 @@ func suites(set settings) []suite {
 			check("rustfmt and clippy", "make", "--silent", "lint-rust"),
 		}},
 		{name: "unit", prepare: []preparation{gatewayRoot, redisRoot, provider, hsmd, kryoptic}, steps: []step{
-			goTest(".", "-race", "-p=4", "./..."), // more packages than processors: some wait for time-outs
+			// More packages than processors: some wait for time-outs, and those that do so for longest begin first.
+			goTest(".", "-race", "-p=4", "./internal/ticketstore", "./internal/rings", "./..."),
 			goTest("hack/cluster", "./..."),
 			goTest("hack/images", "./..."),
 			goTest("e2e/probe", "./..."),
 		}},
 		{name: "integration", prepare: []preparation{assets, gatewayRoot, redisRoot, provider, hsmd, kryoptic}, steps: []step{
-			goTest(".", append([]string{"-tags=integration"}, packagesWithTag("integration")...)...),
+			goTest(".", append([]string{"-tags=integration", "-p=4"}, packagesWithTag("integration")...)...), // they wait for most of their time
 		}},
 		{name: "fuzz", steps: fuzzing(set.fuzzTime)},
 		{name: "chart", prepare: []preparation{helm}, steps: []step{
