@@ -371,7 +371,7 @@ func (n namespace) waitMeasuring() {
 }
 
 // The operator ends while a load is made; the next one takes that measurement up, and none is made, or counted, twice.
-func TestFaultOperatorKilledDuringABenchmark(t *testing.T) {
+func operatorKilledDuringABenchmark(t *testing.T) {
 	n := newNamespace(t)
 	g := n.benchmarked()
 	logs, stop := n.followGenerators()

