@@ -209,38 +209,56 @@ type usage struct {
 	Versions map[string]string `json:"versions,omitempty"`
 }
 
-// used is the usage while a Job made its load, with the images that were in use.
+// used is the usage while a Job made its load, with the images that were in use; nil if
+// it was not observed. Who was killed meanwhile the kubelet tells in any case.
 func (r *Reconciler) used(ctx context.Context, job *batchv1.Job, g *v1alpha1.QTLSGateway) (*usage, error) {
-	u := usageOf(job, g)
+	u, observed := usageOf(job, g), true
 	if u == nil {
-		return nil, nil
+		u, observed = &usage{}, false
 	}
 	pods, err := r.podsOfGateway(ctx, g)
-	u.Images = gatewayImages(pods)
 	if l, e := generator.LoadIn(job); e == nil {
-		u.countKills(pods, l)
+		u.countKills(pods, l, quota(g))
 	}
+	if !observed && len(u.Replicas) == 0 {
+		return nil, err
+	}
+	u.Images = gatewayImages(pods)
 	return u, err
 }
 
 // countKills adds to the replicas the containers that were killed for lack of memory
-// since a load began: of those the kernel's own count has gone with them.
-func (u *usage) countKills(pods []corev1.Pod, l load.Load) {
-	for i := range u.Replicas {
-		one := &u.Replicas[i]
-		p := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == one.Name })
-		if p < 0 || one.OOMKills > 0 {
+// since a load began: of those the kernel's own count has gone with them. One that was
+// away at both ends of the window, and so was not sampled, is a replica all the same.
+func (u *usage) countKills(pods []corev1.Pod, l load.Load, quota float64) {
+	for i := range pods {
+		kills := killsSince(time.Unix(0, l.Start), pods[i].Status.ContainerStatuses)
+		if kills == 0 {
 			continue
 		}
-		for _, c := range pods[p].Status.ContainerStatuses {
-			for _, ended := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
-				// The kubelet tells whole seconds.
-				if ended != nil && ended.Reason == "OOMKilled" && !ended.FinishedAt.Time.Before(time.Unix(0, l.Start).Truncate(time.Second)) {
-					one.OOMKills++
-				}
+		at := slices.IndexFunc(u.Replicas, func(r validity.Replica) bool { return r.Name == pods[i].Name })
+		if at < 0 {
+			at = len(u.Replicas)
+			u.Replicas = append(u.Replicas, validity.Replica{Name: pods[i].Name, Node: pods[i].Spec.NodeName, Quota: quota, Disturbed: true})
+		}
+		if one := &u.Replicas[at]; one.OOMKills == 0 {
+			one.OOMKills = kills
+		}
+	}
+}
+
+// killsSince a moment, of those that the kubelet still tells: each container's last
+// and, where it is not started again yet, the one before.
+func killsSince(moment time.Time, containers []corev1.ContainerStatus) (kills int64) {
+	for _, c := range containers {
+		for _, ended := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+			// The kubelet tells whole seconds.
+			if ended != nil && ended.Reason == "OOMKilled" && !ended.FinishedAt.Time.Before(moment.Truncate(time.Second)) {
+				kills++
 			}
 		}
 	}
+	return kills
 }
 
 // usageOf the gateway while a Job made its load; nil if it was not observed.

@@ -141,15 +141,7 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
 		}, nil, validity.Network, "of the segments were sent again", "Network"},
-		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, func(w *world) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1"}}
-			w.get(pod)
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "haproxy", RestartCount: 1, LastTerminationState: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(time.Date(2026, 6, 1, 13, 0, 0, 0, time.UTC))}}}}
-			if err := w.Status().Update(w.t.Context(), pod); err != nil {
-				w.t.Fatal(err)
-			}
-		}, validity.Memory, "replica web-1 was killed 1 times for lack of memory", ""},
+		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, killed, validity.Memory, "replica web-1 was killed 1 times for lack of memory", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -162,16 +154,46 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 			if valid := b.Status.Points[0].Valid; valid != (c.meant != "") {
 				t.Errorf("valid: %v, because %v", valid, b.Status.Points[0].InvalidBecause)
 			}
-			stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-			w.get(stored)
-			r, err := report.Parse([]byte(stored.Data[reportJSON]))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := r.Points[0].Capacity.Bottleneck; got.Bottleneck != c.want || !strings.Contains(strings.Join(got.Evidence, "; "), c.says) {
+			if got := limitOf(w, b); got.Bottleneck != c.want || !strings.Contains(strings.Join(got.Evidence, "; "), c.says) {
 				t.Errorf("%+v, want %s: %s", got, c.want, c.says)
 			}
 		})
+	}
+}
+
+// killed has the kubelet tell that the pod's HAProxy was, for lack of memory.
+func killed(w *world) {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1"}}
+	w.get(pod)
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "haproxy", RestartCount: 1, LastTerminationState: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(time.Date(2026, 6, 1, 13, 0, 0, 0, time.UTC))}}}}
+	if err := w.Status().Update(w.t.Context(), pod); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// limitOf the first point, in the report.
+func limitOf(w *world, b *v1alpha1.QTLSBenchmark) validity.Finding {
+	w.t.Helper()
+	stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(stored)
+	r, err := report.Parse([]byte(stored.Data[reportJSON]))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.Points[0].Capacity.Bottleneck
+}
+
+// The kubelet tells of it when the agent could not be asked in time.
+func TestAReplicaThatIsKilledIsNamedThoughItIsNotSampled(t *testing.T) {
+	w := newWorld(t)
+	limited(w)
+	killed(w)
+	w.usage = used(0.3, 0.5)
+	b := runObserved(w, 2*time.Second)
+	if got := limitOf(w, b); got.Bottleneck != validity.Memory || !strings.Contains(strings.Join(got.Evidence, "; "), "replica web-1 was killed 1 times") {
+		t.Errorf("%+v, want %s", got, validity.Memory)
 	}
 }
 

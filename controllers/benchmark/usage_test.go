@@ -1,12 +1,17 @@
 package benchmark
 
 import (
+	"reflect"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
 )
 
@@ -37,5 +42,30 @@ func TestAMachineIsIdleForAShareOfItsTime(t *testing.T) {
 		if u == nil || u.MachineIdle == nil || *u.MachineIdle != c.want {
 			t.Errorf("idle for %d of 100: %+v, want %v", c.idle, u, c.want)
 		}
+	}
+}
+
+// One that is killed again and again is away at both ends of the window.
+func TestWhatIsKilledForLackOfMemoryIsEvidenceThoughItWasNeverSampled(t *testing.T) {
+	start := time.Date(2026, 6, 1, 12, 0, 0, 900_000_000, time.UTC)
+	ended := func(reason string, after time.Duration) *corev1.ContainerStateTerminated {
+		return &corev1.ContainerStateTerminated{ExitCode: 137, Reason: reason, FinishedAt: metav1.NewTime(start.Add(after).Truncate(time.Second))}
+	}
+	pod := func(name string, last, now *corev1.ContainerStateTerminated) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "node"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "haproxy", LastTerminationState: corev1.ContainerState{Terminated: last}, State: corev1.ContainerState{Terminated: now}}}}}
+	}
+	u := &usage{Replicas: []validity.Replica{{Name: "sampled"}, {Name: "told", OOMKills: 3}}}
+	u.countKills([]corev1.Pod{
+		pod("sampled", ended("OOMKilled", time.Millisecond), nil),
+		pod("told", ended("OOMKilled", time.Second), nil), // by the kernel's own count
+		pod("away", ended("OOMKilled", time.Second), ended("OOMKilled", 2*time.Second)),
+		pod("before", ended("OOMKilled", -time.Second), nil),
+		pod("crashed", ended("Error", time.Second), nil),
+		pod("well", nil, nil),
+	}, load.Load{Start: start.UnixNano()}, 0.05)
+	want := []validity.Replica{{Name: "sampled", OOMKills: 1}, {Name: "told", OOMKills: 3}, {Name: "away", Node: "node", Quota: 0.05, Disturbed: true, OOMKills: 2}}
+	if !reflect.DeepEqual(u.Replicas, want) {
+		t.Errorf("%+v, want %+v", u.Replicas, want)
 	}
 }
