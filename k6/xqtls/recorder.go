@@ -217,7 +217,14 @@ func (r *recorder) line(now time.Time) (string, error) {
 	// This pod's own window: whether it has enough in common with the others', who puts them together judges.
 	s.Start = max(s.Start, r.began.UnixNano())
 	s.StartLag = r.startLag()
+	// A pod without CPU comes too late to look as well, and it is just that pod which is to be told of.
 	from, to := r.cpu[0], r.cpu[1]
+	if to == (cpuTime{}) {
+		to = readCPUTime(cgroup.Dir, machineStat)
+	}
+	if from == (cpuTime{}) {
+		to = from
+	}
 	s.CPU.Periods, s.CPU.ThrottledPeriods = to.periods-from.periods, to.throttled-from.throttled
 	if total := to.machine - from.machine; from.machine > 0 && total > 0 {
 		s.CPU.Used = to.used - from.used

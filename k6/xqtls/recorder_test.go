@@ -12,6 +12,7 @@ import (
 
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/k6/openssl"
 	"qtls.dev/qtls/k6/options"
 )
@@ -261,7 +262,19 @@ func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
 	if s := measured(t, r); s.CPU != want {
 		t.Errorf("got %+v, want %+v", s.CPU, want)
 	}
-	r.cpu[0].machine, r.cpu[0].idle = 0, 0 // not read
+	r.cpu[1] = cpuTime{} // nobody has looked yet
+	r.cpu[0] = readCPUTime(cgroup.Dir, machineStat)
+	for r.cpu[0].machine == readCPUTime(cgroup.Dir, machineStat).machine {
+		time.Sleep(shard.Tick)
+	}
+	if s := measured(t, r); s.CPU.MachineTotal <= 0 || s.CPU.Used < 0 || s.CPU.Periods < 0 {
+		t.Errorf("an end that comes too late: %+v", s.CPU)
+	}
+	r.cpu = [2]cpuTime{{}, {370, 5, 9000, 6500, 4400}}
+	if s := measured(t, r); s.CPU != (shard.CPU{Client: want.Client}) {
+		t.Errorf("of no beginning: %+v", s.CPU)
+	}
+	r.cpu = [2]cpuTime{{70, 3, 1000, 0, 0}, {370, 5, 9000, 6500, 4400}} // no machine
 	if s := measured(t, r); s.CPU.MachineTotal != 0 || s.CPU.Used != 0 {
 		t.Errorf("half observed: %+v", s.CPU)
 	}
