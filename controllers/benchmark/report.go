@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/evidence"
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
@@ -164,7 +165,7 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 			}
 			r.Result = &result
 			r.Evidence = evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
-			r.Evidence.Generator = generatorOf(result, s.plan.Load.Duration, limit)
+			r.Evidence.Generator = evidence.Generator(result, s.plan.Load.Duration, limit)
 			if m.Phase == plan.Latency {
 				r.Evidence.CapacityInvalid = noCapacity[capacityOf(m)]
 			} else if reasons := validity.Judge(r.Evidence); len(reasons) > 0 {

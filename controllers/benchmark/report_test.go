@@ -1,7 +1,6 @@
 package benchmark
 
 import (
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -76,33 +75,6 @@ func TestPodsThatMeasuredApartHaveNoResult(t *testing.T) {
 		reasons := validity.Judge(evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, merged, nil, 0))
 		if got := slices.ContainsFunc(reasons, func(r validity.Reason) bool { return r.Rule == validity.WindowsApart }); got != apart {
 			t.Errorf("one began %v late in a window of %v: %+v", late, l.Window, reasons)
-		}
-	}
-}
-
-// In 10 seconds a machine of two CPUs has 2000 ticks.
-func TestTheGeneratorIsAsBusyAsItsBusiestPodAndMachine(t *testing.T) {
-	const none = -1
-	one := shard.CPU{Used: int64(5 * time.Second), MachineTotal: 2000, MachineIdle: 1000}
-	for name, c := range map[string]struct {
-		pods      []shard.CPU
-		limit     float64
-		use, idle float64
-	}{
-		"one pod":                    {[]shard.CPU{one}, 0, 0.25, 0.5},
-		"one with a limit":           {[]shard.CPU{one}, 0.8, 0.625, 0.5},
-		"a limit above the machine":  {[]shard.CPU{one}, 8, 0.25, 0.5},
-		"two, the second is busier":  {[]shard.CPU{one, {Used: int64(8 * time.Second), MachineTotal: 2000, MachineIdle: 1900}}, 0, 0.4, 0.5},
-		"two, its machine is busier": {[]shard.CPU{one, {Used: int64(time.Second), MachineTotal: 2000, MachineIdle: 20}}, 0, 0.25, 0.01},
-		"one of two did not look":    {[]shard.CPU{one, {}}, 0, none, none},
-		"nobody did":                 {nil, 0, none, none},
-	} {
-		got := generatorOf(shard.Result{CPUOfPods: c.pods}, 10*time.Second, c.limit)
-		is := func(f *float64, want float64) bool {
-			return f == nil && want == none || f != nil && math.Abs(*f-want) < 1e-9
-		}
-		if !is(got.Use, c.use) || !is(got.MachineIdle, c.idle) {
-			t.Errorf("%s: %v, %v, want %v, %v", name, got.Use, got.MachineIdle, c.use, c.idle)
 		}
 	}
 }

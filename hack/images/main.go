@@ -23,6 +23,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
        images cargo [-write] -- ARGUMENT...
        images handshake ARGUMENT...
        images k6 ARGUMENT...
+       images program NAME
        images asan cargo|handshake ARGUMENT...
 
   build [-fresh]   build images; -fresh takes in what Debian has published since the last build
@@ -36,6 +37,7 @@ const usage = `Usage: images COMMAND [IMAGE...]     (no IMAGE: all of them)
   cargo [-write]   run cargo on crypto/ as the provider is built, for its tests; -write lets it change the checkout
   handshake        run crypto/handshake with the HAProxy, OpenSSL and provider of the gateway: demo, cost, resumption, hsm, operations
   k6               run go on k6/ with Debian's OpenSSL at hand: images k6 test ./...
+  program          print the path of a program of the images, such as qtls-k6, for tests
   asan             cargo and handshake with AddressSanitizer in what is compiled; what it finds is a failure
 
 Images: %s ("client" is both clients).
@@ -72,6 +74,24 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 		return b.k6(ctx, args[1:], out)
+	}
+	if args[0] == "program" {
+		name := flags.Arg(0)
+		if _, known := programs[name]; !known || flags.NArg() != 1 {
+			return fmt.Errorf("program: name one of %s", strings.Join(sortedKeys(programs), ", "))
+		}
+		b, err := newBuilder(ctx)
+		if err != nil {
+			return err
+		}
+		if err := b.lock(); err != nil {
+			return err
+		}
+		path, err := b.compile(ctx, b.root, name)
+		if err == nil {
+			fmt.Fprintln(out, path)
+		}
+		return err
 	}
 	if args[0] == "handshake" { // its options are its own
 		return runRust(ctx, args[0], args[1:], false, false, out)

@@ -58,6 +58,7 @@ var (
 	hsmd        = preparation{name: "hsmd", variable: "QTLS_HSMD", command: []string{"go", "-C", "hack/images", "run", ".", "hsmd"}}
 	kryoptic    = preparation{name: "kryoptic", variable: "QTLS_HSM_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "kryoptic"}}
 	pkcs11      = preparation{name: "PKCS#11 module", variable: "QTLS_PKCS11_MODULE", command: []string{"go", "-C", "hack/images", "run", ".", "pkcs11"}}
+	k6Program   = preparation{name: "load generator", variable: "QTLS_K6", command: []string{"go", "-C", "hack/images", "run", ".", "program", "qtls-k6"}}
 	helm        = preparation{name: "helm", variable: "HELM", suffix: "/helm", command: []string{cluster, "bin"}}
 	chromium    = preparation{name: "Chromium", command: []string{"hack/deps", "browser"}}
 	assets      = preparation{name: "kube-apiserver and etcd", variable: "KUBEBUILDER_ASSETS", command: []string{cluster, "assets"}}
@@ -100,7 +101,7 @@ func suites(set settings) []suite {
 		{name: "browser", prepare: []preparation{chromium}, steps: []step{
 			goTest(".", append([]string{"-count=1", "-tags=browser", "-run=InABrowser"}, packagesWithTag("browser")...)...),
 		}},
-		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider, hsmd, kryoptic, pkcs11}, steps: []step{
+		{name: "crypto", prepare: []preparation{images, gatewayRoot, redisRoot, provider, hsmd, kryoptic, pkcs11, k6Program}, steps: []step{
 			check("gateway image", "go", "-C", "hack/images", "run", ".", "verify", "gateway"),
 			check("operator image", "go", "-C", "hack/images", "run", ".", "verify", "operator"),
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),

@@ -3,18 +3,21 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"qtls.dev/qtls/internal/bench/evidence"
+	benchload "qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
@@ -51,7 +54,7 @@ type handshaking struct {
 	series shard.Series
 }
 
-func handshakesOf(clients int, c client) *handshaking {
+func (p *pod) handshakesOf(clients int, c client) *handshaking {
 	h := &handshaking{stop: make(chan struct{}), began: time.Now(), series: shard.Series{Handshake: &shard.Histogram{}, Server: &shard.Histogram{}}}
 	for range clients {
 		h.clients.Go(func() {
@@ -62,13 +65,10 @@ func handshakesOf(clients int, c client) *handshaking {
 				default:
 				}
 				begin := time.Now()
-				d := tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: c.config}
-				conn, err := d.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", c.port))
-				if err != nil {
+				if err := p.handshake(c); err != nil {
 					continue
 				}
 				took := time.Since(begin)
-				conn.Close()
 				h.mu.Lock()
 				h.series.Count++
 				h.series.Handshake.Record(took)
@@ -78,6 +78,18 @@ func handshakesOf(clients int, c client) *handshaking {
 		})
 	}
 	return h
+}
+
+// handshake makes one, and ends the connection.
+func (p *pod) handshake(c client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := p.network.dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", c.port))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return tls.Client(conn, c.config).HandshakeContext(ctx)
 }
 
 func (h *handshaking) end() shard.Result {
@@ -108,7 +120,7 @@ func (p *pod) limitedBy(want validity.Bottleneck, says string, clients int, c cl
 		return dataplane.Usage{}, false
 	}
 	for time.Now().Before(deadline) {
-		load := handshakesOf(clients, c)
+		load := p.handshakesOf(clients, c)
 		before, begun := until(told)
 		after, ended := until(func(after dataplane.Usage) bool { return enough(before, after) })
 		if !begun || !ended {
@@ -210,4 +222,178 @@ func TestAStoreThatGivesNoTicketKeysIsNamed(t *testing.T) {
 	if together := roaming(); validity.Name(together).Bottleneck != validity.Unknown || together.Resumed != together.Handshakes || together.Redis == nil || together.Redis.Without != 0 {
 		t.Errorf("with one: %+v of %+v", validity.Name(together), together)
 	}
+}
+
+// names measures the pod until what limits it is named, with that evidence: other work
+// of the machine's may for a while be the limit instead. It never is one that is not
+// to be named.
+func (p *pod) names(g *generator, l benchload.Load, quota float64, want validity.Bottleneck, says string, never ...validity.Bottleneck) {
+	p.t.Helper()
+	var found validity.Finding
+	for deadline := time.Now().Add(5 * patience); time.Now().Before(deadline); {
+		e := p.measured(g, l, quota)
+		found = validity.Name(e)
+		p.t.Logf("%d handshakes: %s, others %v: %s", e.Handshakes, found.Bottleneck, found.Others, strings.Join(found.Evidence, "; "))
+		if slices.Contains(never, found.Bottleneck) {
+			p.t.Fatalf("%+v of %+v, which it is not", found, e)
+		}
+		if found.Bottleneck == want && strings.Contains(strings.Join(found.Evidence, "; "), says) {
+			return
+		}
+	}
+	p.t.Fatalf("%+v, want %s: %s", found, want, says)
+}
+
+func TestALoadGeneratorWithoutCPUIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	g := newGenerator(t, w.pq)
+	g.group, g.quota = newControlGroup(t), 0.05
+	w.names(g, capacity("127.0.0.1", 8), 0, validity.Client, "the generator was throttled in")
+}
+
+// The same clients with CPU to spare leave the limit to the gateway.
+func TestALoadGeneratorWithCPUToSpareIsNotNamed(t *testing.T) {
+	w := newWorld(t)
+	const quota = 0.05
+	w.group = newControlGroup(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	w.group.limitCPU(quota)
+	w.names(newGenerator(t, w.pq), capacity("127.0.0.1", 8), quota, validity.CPUQuota, "of its CPU periods", validity.Client, validity.Memory)
+}
+
+func TestANetworkThatLosesPacketsOrIsSlowIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	g := newGenerator(t, w.pq)
+	g.network = newNetwork(t)
+	way := newLine(t, g.network)
+	l := capacity(nearEnd, 4)
+	// Nothing that is observed is at its limit: the machine's CPU, which is, is not told.
+	w.names(g, l, 0, validity.Unknown, "", validity.Client, validity.Memory)
+	way.loses.Store(10)
+	w.names(g, l, 0, validity.Network, "of the segments were sent again", validity.Client, validity.Memory)
+	way.loses.Store(0)
+	way.delay.Store(int64(300 * time.Millisecond))
+	w.names(g, l, 0, validity.Network, "of a handshake's time is the network's", validity.Client, validity.Memory)
+}
+
+// Replicas that share one HSM, which makes one signature at a time, are no faster than
+// one: the curve is the HSM's, and the report says so. How fast it is does not matter,
+// as long as it is slower than they.
+func TestTheCurveOfASlowHSMBends(t *testing.T) {
+	const most, clients, apart = 4, 4, 200 * time.Millisecond
+	v := newVault(t)
+	v.a.turns = &sync.Mutex{}
+	v.b.turns = v.a.turns
+	pods := []*pod{v.pod}
+	for i := 2; i <= most; i++ {
+		p := newPodOf(t, v.api, fmt.Sprintf("web-%d", i), newNetwork(t))
+		p.env = v.env
+		for _, address := range []string{v.api.Listener.Addr().String(), v.a.address, v.b.address, fmt.Sprintf("127.0.0.1:%d", v.backends["one"].Port)} {
+			p.network.link(t, address)
+		}
+		pods = append(pods, p)
+	}
+	pq, _, _ := v.clients()
+	var started sync.WaitGroup
+	for _, p := range pods {
+		started.Go(func() {
+			p.start()
+			p.runs(v.assignment.Stable)
+			load := p.handshakesOf(clients, pq) // which opens all sessions, while that is quick
+			p.hasSigned(4 * clients)
+			load.end()
+		})
+	}
+	started.Wait()
+	for _, way := range []*relay{v.a, v.b} {
+		way.delay.Store(int64(apart))
+	}
+
+	var last error // other work of the machine's may for a while be slower than the HSM
+	for deadline := time.Now().Add(5 * patience); time.Now().Before(deadline); {
+		measurements := make([]report.Measurement, 0, most)
+		for n := 1; n <= most; n++ {
+			measurements = append(measurements, ofSlowHSM(t, pods[:n], clients, pq))
+		}
+		r, err := report.Build(report.Report{Modes: []report.Mode{{Name: "hsm"}}}, measurements)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range r.Points {
+			t.Logf("%d replicas: %.1f handshakes a second; %s: %s", p.Replicas, p.Capacity.PerSecond.Value, p.Capacity.Bottleneck.Bottleneck, strings.Join(p.Capacity.Bottleneck.Evidence, "; "))
+		}
+		if last = bends(r, most); last == nil {
+			return
+		}
+		t.Log(last)
+	}
+	t.Fatal(last)
+}
+
+// bends tells whether a curve is one of an HSM that so many replicas share.
+func bends(r report.Report, most int) error {
+	for _, p := range r.Points {
+		if found := p.Capacity.Bottleneck; found.Bottleneck != validity.HSM {
+			return fmt.Errorf("%d replicas: %.1f handshakes a second: %+v, want %s", p.Replicas, p.Capacity.PerSecond.Value, found, validity.HSM)
+		}
+	}
+	if len(r.Scaling) != 1 || r.Scaling[0].Fit == nil || len(r.Scaling[0].Efficiencies) != most {
+		return fmt.Errorf("the curve is %+v", r.Scaling)
+	}
+	s := r.Scaling[0]
+	if e := s.Efficiencies[most-1].Estimate.Value; e > 0.5 || s.Fit.Sigma < 0.3 || !strings.Contains(s.Note, "the curve is the HSM's") {
+		return fmt.Errorf("E(%d) is %.2f, σ %.2f, which is no bend; the report says %q", most, e, s.Fit.Sigma, s.Note)
+	}
+	return nil
+}
+
+// ofSlowHSM measures the capacity of replicas that share one. What the machine and the
+// clients have to spare is not theirs to tell here.
+func ofSlowHSM(t *testing.T, pods []*pod, clients int, c client) report.Measurement {
+	t.Helper()
+	signatures := max(2, 12/int64(len(pods))) // of each replica
+	idle := 0.5
+	m := report.Measurement{Mode: "hsm", Replicas: len(pods), Phase: validity.Capacity, Block: 1, Result: &shard.Result{},
+		Evidence: validity.Evidence{Phase: validity.Capacity, Limit: validity.HSM, WantedReplicas: len(pods), Window: time.Second, Common: time.Second,
+			MachineIdle: &idle, Generator: validity.Generator{MachineIdle: &idle}}}
+	loads, before := make([]*handshaking, len(pods)), make([]dataplane.Usage, len(pods))
+	for i, p := range pods {
+		before[i] = p.hasSigned(0)
+		loads[i] = p.handshakesOf(clients, c)
+	}
+	for i, p := range pods { // a worker that signs nothing does not tell so, and the last time is long ago
+		before[i] = p.hasSigned(before[i].HSM.Signatures + 1)
+	}
+	for i, p := range pods {
+		after := p.hasSigned(before[i].HSM.Signatures + signatures)
+		one := evidence.Replica(before[i], after)
+		one.Name = p.name
+		m.Evidence.Replicas = append(m.Evidence.Replicas, one)
+	}
+	for _, load := range loads {
+		result := load.end()
+		m.Result.PerSecond += result.PerSecond
+		m.Result.Handshakes = append(m.Result.Handshakes, result.Handshakes...)
+	}
+	m.Evidence.Handshakes = m.Result.Count()
+	evidence.Complete(&m.Evidence, *m.Result)
+	return m
+}
+
+// hasSigned waits until the agent tells that the HSM has made so many signatures.
+func (p *pod) hasSigned(signatures int64) (u dataplane.Usage) {
+	p.t.Helper()
+	p.eventually(fmt.Sprintf("the agent tells of %d signatures", signatures), func() (err error) {
+		if u, err = p.used(); err == nil && (u.HSM == nil || u.HSM.Signatures < signatures) {
+			time.Sleep(200 * time.Millisecond) // a look takes CPU, too
+			err = fmt.Errorf("it tells of %+v", u.HSM)
+		}
+		return err
+	})
+	return u
 }

@@ -57,6 +57,15 @@ func newControlGroup(t *testing.T) *controlGroup {
 	return g
 }
 
+// mountControlGroups is the part of a container's script that enters the group of
+// $CGROUPS and shows it to the container, as the only one.
+const mountControlGroups = `mount -t tmpfs none "$ROOT/sys"
+for hierarchy in $CGROUPS; do
+	echo 0 >"${hierarchy#*=}/cgroup.procs"
+	mkdir -p "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
+	mount --bind "${hierarchy#*=}" "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
+done`
+
 // hierarchies for a container's script: NAME=FOLDER.
 func (g *controlGroup) hierarchies() string {
 	var all []string

@@ -48,6 +48,9 @@ type relay struct {
 	to      string
 	// delay of each answer, in nanoseconds.
 	delay atomic.Int64
+	// turns, if any, has only signatures be delayed, those of several ways one after the
+	// other: members that make one at a time.
+	turns *sync.Mutex
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -91,19 +94,31 @@ func (r *relay) mend() {
 				from.Close()
 			}
 			go pass(to, from)
-			go pass(from, delayed{to, &r.delay})
+			go pass(from, delayed{to, &r.delay, r.turns})
 		}
 	}()
 }
 
+// leastSignature is less than an answer with one of ML-DSA-65 has, which are 3309
+// bytes, and more than others have.
+const leastSignature = 3000
+
 // delayed is a connection whose data comes later.
 type delayed struct {
 	net.Conn
-	by *atomic.Int64
+	by    *atomic.Int64
+	turns *sync.Mutex
 }
 
 func (d delayed) Read(p []byte) (int, error) {
 	n, err := d.Conn.Read(p)
+	if d.turns != nil {
+		if n < leastSignature {
+			return n, err
+		}
+		d.turns.Lock()
+		defer d.turns.Unlock()
+	}
 	time.Sleep(time.Duration(d.by.Load()))
 	return n, err
 }

@@ -3,14 +3,20 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -154,5 +160,91 @@ func (n *network) cut(address string) {
 	}
 	for conn := range n.open {
 		conn.Close()
+	}
+}
+
+// line is a way between the test's namespace, at nearEnd, and another one, at farEnd:
+// a TUN device at each end, and between them this process, which can be slow and lose
+// packets as a network does.
+type line struct {
+	// delay of each packet, in nanoseconds.
+	delay atomic.Int64
+	// loses every so many-th packet to the far end; 0: none.
+	loses atomic.Int64
+}
+
+const nearEnd, farEnd = "192.0.2.1", "192.0.2.2"
+
+func newLine(t *testing.T, far *network) *line {
+	t.Helper()
+	l := &line{}
+	a, b := tunnel(t, nil, nearEnd), tunnel(t, far, farEnd)
+	go l.carry(b, a, &l.loses)
+	go l.carry(a, b, nil)
+	return l
+}
+
+// tunnel is a device in a namespace with an address. Its packets end up here.
+func tunnel(t *testing.T, n *network, address string) *os.File {
+	t.Helper()
+	var device *os.File
+	err := n.do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return fmt.Errorf("/dev/net/tun: %w", err)
+		}
+		const name = "line0"
+		request, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+			return fmt.Errorf("device %s: %w", name, err)
+		}
+		device = os.NewFile(uintptr(fd), "/dev/net/tun") // not before: nobody can wait for one that is no device yet
+		for _, arguments := range [][]string{{"address", "add", address + "/30", "dev", name}, {"link", "set", name, "up"}} {
+			if out, err := exec.Command("ip", arguments...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %v: %w: %s", arguments, err, out)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		t.Skipf("no network can be stood in for here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { device.Close() })
+	return device
+}
+
+// carry packets one way, in their order.
+func (l *line) carry(to, from *os.File, loses *atomic.Int64) {
+	type packet struct {
+		due  time.Time
+		data []byte
+	}
+	queue := make(chan packet, 1024) // a packet that finds it full waits
+	go func() {
+		defer close(queue)
+		buffer := make([]byte, 1<<16)
+		for n := int64(1); ; n++ {
+			size, err := from.Read(buffer)
+			if err != nil {
+				return // it is closed
+			}
+			if loses != nil {
+				if every := loses.Load(); every > 0 && n%every == 0 {
+					continue
+				}
+			}
+			queue <- packet{time.Now().Add(time.Duration(l.delay.Load())), bytes.Clone(buffer[:size])}
+		}
+	}()
+	for p := range queue {
+		time.Sleep(time.Until(p.due))
+		_, _ = to.Write(p.data) // a network may lose it
 	}
 }

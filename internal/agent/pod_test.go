@@ -198,12 +198,7 @@ mount --bind "$DIR/agent-tls" "$ROOT/run/agent-tls"
 mount --bind "$DIR/token" "$ROOT/run/secrets/kubernetes.io/serviceaccount"
 if [ -n "$HSM" ]; then mkdir "$ROOT/run/secrets/hsm"; mount --bind "$HSM" "$ROOT/run/secrets/hsm"; fi
 mount -t proc proc "$ROOT/proc"
-mount -t tmpfs none "$ROOT/sys"
-for hierarchy in $CGROUPS; do
-	echo 0 >"${hierarchy#*=}/cgroup.procs"
-	mkdir -p "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
-	mount --bind "${hierarchy#*=}" "$ROOT/sys/fs/cgroup/${hierarchy%%=*}"
-done
+` + mountControlGroups + `
 mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
 exec ${AHEAD:+unshare --time --monotonic $AHEAD --boottime $AHEAD} chroot --userspec=` + fmt.Sprintf("%d:%d", podUser, podUser) + ` "$ROOT" "$@"`
 	host, port, err := net.SplitHostPort(p.api.Listener.Addr().String())

@@ -54,6 +54,28 @@ func container(r *validity.Replica, before, after cgroup.Usage) {
 	}
 }
 
+// Generator is what the pods that made a load, in a window, have used of what they
+// may, limit CPUs each, 0 for none; and how idle their machines were. What one of
+// them did not observe is not known.
+func Generator(result shard.Result, window time.Duration, limit float64) validity.Generator {
+	g := validity.Generator{Periods: result.CPU.Periods, ThrottledPeriods: result.CPU.ThrottledPeriods}
+	use, idle := 0.0, 1.0
+	for _, c := range result.CPUOfPods {
+		if c.MachineTotal == 0 {
+			return g
+		}
+		may := float64(c.MachineTotal) * float64(shard.Tick)
+		if limit > 0 {
+			may = min(may, limit*float64(window))
+		}
+		use, idle = max(use, float64(c.Used)/may), min(idle, float64(c.MachineIdle)/float64(c.MachineTotal))
+	}
+	if len(result.CPUOfPods) > 0 {
+		g.Use, g.MachineIdle = &use, &idle
+	}
+	return g
+}
+
 // Complete adds to evidence what its replicas and a result tell together: how busy
 // the HSM was, what replicas had to do without, and what the network's part is.
 func Complete(e *validity.Evidence, result shard.Result) {

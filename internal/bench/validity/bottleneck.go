@@ -47,6 +47,7 @@ const (
 	waiting       = 0.50 // of the server's time for a dependency, of a handshake's for the network
 	retransmitted = 0.01 // of segments: more is a network that loses them
 	stalled       = 0.10 // of the time for memory
+	throttled     = 0.10 // of a generator's CPU periods: less is a burst, which invalidates, and is not what limits
 	nearlyFull    = 0.95 // of the memory limit
 )
 
@@ -90,7 +91,7 @@ func Name(e Evidence) Finding {
 		}
 	}
 
-	if e.Generator.ThrottledPeriods > 0 {
+	if g := e.Generator; g.Periods > 0 && float64(g.ThrottledPeriods) >= throttled*float64(g.Periods) {
 		at(Client, "the generator was throttled in %d of %d CPU periods", e.Generator.ThrottledPeriods, e.Generator.Periods)
 	}
 	if over(e.Generator.Use, busy) {

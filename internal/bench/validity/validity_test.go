@@ -153,6 +153,8 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		{"nothing seen", spare, func(*Evidence) {}, Unknown, "", nil},
 		{"below the limits", latency, func(*Evidence) {}, None, "", nil},
 		{"client throttled", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 200 }, Client, "throttled in 200 of 300", nil},
+		{"client throttled now and then", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 29 }, Unknown, "", nil},
+		{"client throttled now and then, and gateway always", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 29 }, CPUQuota, "every replica", nil},
 		{"client without CPU", spare, func(e *Evidence) { e.Generator.Use = share(0.98) }, Client, "used 98 % of its CPU", nil},
 		{"client without virtual users", spare, func(e *Evidence) { e.Dropped = 5 }, Client, "5 iterations were dropped while the replicas had CPU to spare", nil},
 		{"gateway that makes the client drop", capacity, func(e *Evidence) { e.Dropped = 5 }, CPUQuota, "every replica", nil},
