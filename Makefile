@@ -15,7 +15,7 @@ CRD_REF_DOCS  := go run github.com/elastic/crd-ref-docs@v0.3.0
 
 # Go modules with tests of their own, and Bash scripts.
 MODULES := . hack/cluster hack/images e2e/probe
-SCRIPTS := .ci/run hack/bench hack/deps hack/install hack/keep-report hack/lint-paths hack/quickstart hack/report hack/verify
+SCRIPTS := .ci/run hack/bench hack/deps hack/install hack/keep-report hack/lint-paths hack/quickstart hack/report hack/verify internal/testenv/bound/etcd
 
 # "existing" takes the cluster of KUBECONFIG; anything else, a cluster on this machine.
 CLUSTER ?= local

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -50,18 +51,21 @@ var environment *envtest.Environment
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	// The kernel kills kube-apiserver and etcd with the thread that started them (bound):
+	// that is to be this one, which this goroutine keeps until the process ends.
+	goruntime.LockOSThread()
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		fmt.Fprintln(os.Stderr, "testenv: KUBEBUILDER_ASSETS is not set: it names the folder with kube-apiserver and etcd; run `make test-integration`, or set it to what `go -C hack/cluster run . assets` prints")
 		return 1
 	}
-	paths, err := crds()
+	ours, certManagers, err := modules()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		return 1
 	}
 	for try := 1; ; try++ {
-		err := start(paths)
+		err := start(filepath.Join(ours, "internal", "testenv", "bound"), append(crds(certManagers), filepath.Join(ours, "config", "crd")))
 		if err == nil {
 			break
 		}
@@ -79,11 +83,16 @@ func run(m *testing.M) int {
 // was free a moment before.
 const starts = 3
 
-func start(crds []string) error {
+// start with programs that end when this process does, however that ends: one that
+// is killed stops nothing.
+func start(bound string, crds []string) error {
 	environment = &envtest.Environment{
 		CRDInstallOptions:        envtest.CRDInstallOptions{Paths: crds, ErrorIfPathMissing: true, MaxTime: patience},
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
-	environment.ControlPlane.GetAPIServer().Configure().Append("max-requests-inflight", "2000")
+	environment.ControlPlane.Etcd = &envtest.Etcd{Path: filepath.Join(bound, "etcd")}
+	apiserver := environment.ControlPlane.GetAPIServer()
+	apiserver.Path = filepath.Join(bound, "kube-apiserver")
+	apiserver.Configure().Append("max-requests-inflight", "2000")
 	_, err := environment.Start()
 	return err
 }
@@ -94,33 +103,38 @@ func stop() {
 	}
 }
 
-// crds are the folder of this module's and the files of cert-manager's, which
-// come from its module: its files are not copied into this tree.
-func crds() ([]string, error) {
+// modules are the folders of this module and of cert-manager's, whose files are not
+// copied into this tree.
+func modules() (ours, certManagers string, err error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "qtls.dev/qtls", "github.com/cert-manager/cert-manager").Output()
 	if err != nil {
-		return nil, fmt.Errorf("the folders of the modules qtls.dev/qtls and github.com/cert-manager/cert-manager: %w", err)
+		return "", "", fmt.Errorf("the folders of the modules qtls.dev/qtls and github.com/cert-manager/cert-manager: %w", err)
 	}
 	dirs := strings.Fields(string(out))
 	if len(dirs) != 2 {
-		return nil, fmt.Errorf("the module github.com/cert-manager/cert-manager is not in the module cache; run `go mod download`")
+		return "", "", fmt.Errorf("the module github.com/cert-manager/cert-manager is not in the module cache; run `go mod download`")
 	}
-	paths := []string{filepath.Join(dirs[0], "config", "crd")}
+	return dirs[0], dirs[1], nil
+}
+
+// crds of cert-manager.
+func crds(certManagers string) []string {
+	var paths []string
 	for _, resource := range []string{"certificaterequests", "certificates", "issuers", "clusterissuers"} {
-		paths = append(paths, filepath.Join(dirs[1], "deploy", "crds", certmanager.GroupName+"_"+resource+".yaml"))
+		paths = append(paths, filepath.Join(certManagers, "deploy", "crds", certmanager.GroupName+"_"+resource+".yaml"))
 	}
-	return paths, nil
+	return paths
 }
 
 // WithoutCertManager takes cert-manager's CRDs away; install puts them back,
 // at the latest when the test ends.
 func WithoutCertManager(t testing.TB) (install func()) {
 	t.Helper()
-	paths, err := crds()
+	_, certManagers, err := modules()
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := envtest.CRDInstallOptions{Paths: paths[1:], MaxTime: patience}
+	options := envtest.CRDInstallOptions{Paths: crds(certManagers), MaxTime: patience}
 	if err := envtest.UninstallCRDs(Config(), options); err != nil {
 		t.Fatalf("taking cert-manager's CRDs away: %v", err)
 	}
