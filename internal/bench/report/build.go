@@ -188,11 +188,16 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 		}
 		p.Latency, p.Valid = l, p.Valid && l.Valid
 	}
-	for _, m := range measurements {
-		if m.Result != nil {
-			for _, remark := range validity.Remarks(m.Evidence, len(of(m.Phase))) {
-				p.Remarks = appendNew(p.Remarks, remark)
+	for _, phase := range []validity.Phase{validity.Capacity, validity.Latency} {
+		planned := of(phase)
+		var evidence []validity.Evidence
+		for _, m := range planned {
+			if m.Result != nil {
+				evidence = append(evidence, m.Evidence)
 			}
+		}
+		for _, remark := range validity.Remarks(len(planned), evidence...) {
+			p.Remarks = appendNew(p.Remarks, remark)
 		}
 	}
 	return p, nil

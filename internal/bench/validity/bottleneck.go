@@ -78,17 +78,21 @@ func Name(e Evidence) Finding {
 		}
 	}
 
+	var memory eachReplica
 	for _, r := range e.Replicas {
 		if r.OOMKills > 0 {
-			at(Memory, "replica %s was killed %d times for lack of memory", r.Name, r.OOMKills)
+			memory.add("replica %s was killed %d times for lack of memory", r.Name, r.OOMKills)
 		}
 		if over(r.MemoryStalled, stalled) {
-			at(Memory, "replica %s waited for memory for %s of the time", r.Name, percent(*r.MemoryStalled))
+			memory.add("replica %s waited for memory for %s of the time", r.Name, percent(*r.MemoryStalled))
 		}
 		// Full by itself limits nothing: caches fill what there is.
-		if found.Bottleneck == Memory && r.MemoryLimit > 0 && float64(r.Memory) >= nearlyFull*float64(r.MemoryLimit) {
-			at(Memory, "replica %s used %s of its memory limit", r.Name, percent(float64(r.Memory)/float64(r.MemoryLimit)))
+		if len(memory.texts) > 0 && r.MemoryLimit > 0 && float64(r.Memory) >= nearlyFull*float64(r.MemoryLimit) {
+			memory.add("replica %s used %s of its memory limit", r.Name, percent(float64(r.Memory)/float64(r.MemoryLimit)))
 		}
+	}
+	for _, text := range memory.told() {
+		at(Memory, "%s", text)
 	}
 
 	if g := e.Generator; g.Periods > 0 && float64(g.ThrottledPeriods) >= throttled*float64(g.Periods) {

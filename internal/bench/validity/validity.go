@@ -4,6 +4,7 @@ package validity
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -300,12 +301,16 @@ func judgeReplicas(e Evidence) []Reason {
 	if len(e.Replicas) != e.WantedReplicas {
 		bad(ReplicasDisturbed, "%d replicas were observed, want %d", len(e.Replicas), e.WantedReplicas)
 	}
+	var disturbed, spare eachReplica
 	for _, r := range e.Replicas {
 		if r.OOMKills > 0 {
-			bad(ReplicasDisturbed, "replica %s was killed for lack of memory: raise resources.limits.memory", r.Name)
+			disturbed.add("replica %s was killed for lack of memory: raise resources.limits.memory", r.Name)
 		} else if r.Disturbed {
-			bad(ReplicasDisturbed, "replica %s restarted, or was not ready all the time: look at the pod's events", r.Name)
+			disturbed.add("replica %s restarted, or was not ready all the time: look at the pod's events", r.Name)
 		}
+	}
+	for _, text := range disturbed.told() {
+		bad(ReplicasDisturbed, "%s", text)
 	}
 	if e.Phase != Capacity {
 		return reasons
@@ -323,14 +328,41 @@ func judgeReplicas(e Evidence) []Reason {
 	for _, r := range e.Replicas {
 		switch share := r.quotaUse(); {
 		case r.Quota == 0 || r.Periods == 0 && r.Observed == 0:
-			bad(NotSaturated, "replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
+			spare.add("replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
 		case share < Saturated && r.Periods == 0:
-			bad(NotSaturated, "replica %s used %s of its CPU quota, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
+			spare.add("replica %s used %s of its CPU quota, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
 		case share < Saturated:
-			bad(NotSaturated, "replica %s was throttled in %s of its CPU periods, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
+			spare.add("replica %s was throttled in %s of its CPU periods, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
 		}
 	}
+	for _, text := range spare.told() {
+		bad(NotSaturated, "%s", text)
+	}
 	return reasons
+}
+
+// eachReplica collects sentences about replicas. What is so of several is said of the
+// first of them, and of how many more: there may be a hundred.
+type eachReplica struct {
+	formats, texts []string
+	more           []int
+}
+
+func (e *eachReplica) add(format string, args ...any) {
+	if i := slices.Index(e.formats, format); i >= 0 {
+		e.more[i]++
+		return
+	}
+	e.formats, e.texts, e.more = append(e.formats, format), append(e.texts, fmt.Sprintf(format, args...)), append(e.more, 0)
+}
+
+func (e *eachReplica) told() []string {
+	for i, n := range e.more {
+		if n > 0 {
+			e.texts[i] += fmt.Sprintf(" (%d more replicas too)", n)
+		}
+	}
+	return e.texts
 }
 
 // resumesTooFew for a mode that resumes.
@@ -347,17 +379,28 @@ func (e Evidence) limit() Bottleneck {
 	return e.Limit
 }
 
-// Remarks are what a reader of a valid measurement should know.
-func Remarks(e Evidence, repetitions int) []string {
-	var remarks []string
-	if e.Window < ConclusiveWindow || repetitions < ConclusiveRepetitions {
-		remarks = append(remarks, fmt.Sprintf("indicative only: %d measurements of %v; a conclusive result has %d of %v", repetitions, e.Window.Round(time.Second), ConclusiveRepetitions, ConclusiveWindow))
+// Remarks are what a reader of valid measurements should know: those of the
+// repetitions of a phase, of which some may have no evidence.
+func Remarks(repetitions int, of ...Evidence) []string {
+	if len(of) == 0 {
+		return nil
 	}
-	if e.Peer {
+	window, peer, greatest := of[0].Window, false, 0.0
+	for _, e := range of {
+		window, peer = min(window, e.Window), peer || e.Peer
+		if imbalance, known := Imbalance(e.Replicas); known {
+			greatest = max(greatest, imbalance)
+		}
+	}
+	var remarks []string
+	if window < ConclusiveWindow || repetitions < ConclusiveRepetitions {
+		remarks = append(remarks, fmt.Sprintf("indicative only: %d measurements of %v; a conclusive result has %d of %v", repetitions, window.Round(time.Second), ConclusiveRepetitions, ConclusiveWindow))
+	}
+	if peer {
 		remarks = append(remarks, "another server: what its pods used, and whether their quotas were the limit, is not observed")
 	}
-	if imbalance, known := Imbalance(e.Replicas); known && imbalance > MostImbalance {
-		remarks = append(remarks, fmt.Sprintf("the busiest replica did %s more than its part", percent(imbalance)))
+	if greatest > MostImbalance {
+		remarks = append(remarks, fmt.Sprintf("the busiest replica did %s more than its part", percent(greatest)))
 	}
 	return remarks
 }

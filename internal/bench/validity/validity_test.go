@@ -39,7 +39,7 @@ func TestGoodMeasurementsAreResults(t *testing.T) {
 		if reasons := Judge(e); len(reasons) != 0 {
 			t.Errorf("%s: %v", name, reasons)
 		}
-		if remarks := Remarks(e, 5); len(remarks) != 0 {
+		if remarks := Remarks(5, e); len(remarks) != 0 {
 			t.Errorf("%s: %v", name, remarks)
 		}
 	}
@@ -95,6 +95,29 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 				t.Errorf("%v, want %s with %q", reasons, c.rule, c.says)
 			}
 		})
+	}
+}
+
+// A gateway may have a hundred replicas. What is so of many is one reason.
+func TestWhatIsSoOfManyReplicasIsSaidOnce(t *testing.T) {
+	e := capacity()
+	for i := range 98 {
+		r := e.Replicas[1]
+		r.Name = fmt.Sprintf("gateway-%d", i)
+		e.Replicas = append(e.Replicas, r)
+	}
+	e.WantedReplicas = len(e.Replicas)
+	for i := range e.Replicas[1:] {
+		e.Replicas[1+i].ThrottledPeriods, e.Replicas[1+i].MemoryStalled = 284, share(0.4)
+	}
+	e.Replicas[0].Disturbed = true
+	reasons := Judge(e)
+	if len(reasons) != 2 || !strings.HasSuffix(reasons[0].Message, "look at the pod's events") ||
+		!strings.HasPrefix(reasons[1].Message, "replica gateway-b was throttled in 94.67 %") || !strings.HasSuffix(reasons[1].Message, " (98 more replicas too)") {
+		t.Errorf("%q", reasons)
+	}
+	if f := Name(e); len(f.Evidence) != 1 || f.Evidence[0] != "replica gateway-b waited for memory for 40 % of the time (98 more replicas too)" {
+		t.Errorf("%q", f.Evidence)
 	}
 }
 
@@ -196,13 +219,22 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 func TestShortRunsAndImbalanceAreRemarked(t *testing.T) {
 	e := capacity()
 	e.Window = 10 * time.Second
-	if r := Remarks(e, 5); len(r) != 1 || r[0] != "indicative only: 5 measurements of 10s; a conclusive result has 5 of 30s" {
+	if r := Remarks(5, e); len(r) != 1 || r[0] != "indicative only: 5 measurements of 10s; a conclusive result has 5 of 30s" {
 		t.Errorf("%q", r)
 	}
 	e = capacity()
 	e.Replicas[0].Handshakes = 3600
-	if r := Remarks(e, 4); len(r) != 2 || !strings.HasPrefix(r[0], "indicative only: 4 ") || r[1] != "the busiest replica did 50 % more than its part" {
+	if r := Remarks(4, e); len(r) != 2 || !strings.HasPrefix(r[0], "indicative only: 4 ") || r[1] != "the busiest replica did 50 % more than its part" {
 		t.Errorf("%q", r)
+	}
+	// Of several repetitions the greatest, once.
+	worse := capacity()
+	worse.Replicas[0].Handshakes = 6000
+	if r := Remarks(5, e, worse, e); len(r) != 1 || r[0] != "the busiest replica did 66.67 % more than its part" {
+		t.Errorf("%q", r)
+	}
+	if r := Remarks(5); len(r) != 0 {
+		t.Errorf("of nothing: %q", r)
 	}
 	if _, known := Imbalance([]Replica{{}, {}}); known {
 		t.Error("the balance of nothing")
@@ -250,7 +282,7 @@ func TestAPeerIsJudgedByWhatIsObservedOfIt(t *testing.T) {
 	if reasons := Judge(e); len(reasons) != 1 || reasons[0].Rule != MachineBusy {
 		t.Errorf("on a full machine: %+v", reasons)
 	}
-	if remarks := Remarks(e, ConclusiveRepetitions); len(remarks) != 1 || !strings.Contains(remarks[0], "is not observed") {
+	if remarks := Remarks(ConclusiveRepetitions, e); len(remarks) != 1 || !strings.Contains(remarks[0], "is not observed") {
 		t.Errorf("remarks %q", remarks)
 	}
 }
