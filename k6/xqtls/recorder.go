@@ -154,7 +154,8 @@ func (r *recorder) add(o outcome) {
 			s.Exchange = &shard.Histogram{}
 		}
 		s.Exchange.Record(o.exchange.time)
-		s.ExchangeBytes += o.exchange.sent + o.exchange.received
+		s.ExchangeBytesSent += o.exchange.sent
+		s.ExchangeBytesReceived += o.exchange.received
 	}
 }
 

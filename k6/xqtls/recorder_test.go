@@ -198,7 +198,7 @@ func TestAnExchangeIsTimedAndCounted(t *testing.T) {
 	o := ended(15 * time.Second)
 	o.exchange = exchange{time: 3 * time.Millisecond, status: 200, sent: 100, received: 1000}
 	r.call(o, true, 0, start)
-	if h := measured(t, r).Handshakes[0]; longest(h.Exchange) != 3*time.Millisecond || h.ExchangeBytes != 1100 {
+	if h := measured(t, r).Handshakes[0]; longest(h.Exchange) != 3*time.Millisecond || h.ExchangeBytesSent != 100 || h.ExchangeBytesReceived != 1000 {
 		t.Errorf("got %+v", h)
 	}
 }

@@ -269,7 +269,7 @@ func TestPageInABrowser(t *testing.T) {
 		{"/full", 360, "light", 9, []string{"Benchmark march", "Not passed", "hybrid-full"}},
 		{"/full", 360, "dark", 9, []string{"24 of 25 points are valid", "3 of 4 comparisons with other servers have a result", "hybrid-full, nginx 1.28, 8 replicas: no ratio"}},
 		{"/full", 820, "light", 9, []string{"Predicted, if the law holds"}},
-		{"/full", 1280, "dark", 9, []string{"AMD EPYC", "Mean exchange after it"}},
+		{"/full", 1280, "dark", 9, []string{"AMD EPYC", "Sent in the exchange", "16.6 kB"}},
 		{"/full", 1600, "light", 9, []string{"Compared with february", "▲ better"}},
 		{"/awkward", 360, "light", 5, []string{"<script>alert(1)</script>"}},
 		{"/awkward", 1600, "dark", 5, []string{"<script>alert(1)</script>"}},

@@ -139,8 +139,8 @@ func Build(head Report, measurements []Measurement) (Report, error) {
 
 func buildPoint(mode string, replicas int, measurements []Measurement) (Point, error) {
 	p := Point{Mode: mode, Replicas: replicas}
-	var handshakes, resumed int64
-	var sum Bytes
+	var handshakes, resumed, exchanges int64
+	var sum, exchanged Bytes
 	for _, m := range measurements {
 		if m.Result == nil {
 			continue
@@ -151,6 +151,9 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 			sum.Sent += float64(h.BytesSent)
 			sum.Received += float64(h.BytesReceived)
 			sum.Certificate += float64(h.CertificateBytes)
+			exchanges += h.Exchange.Count()
+			exchanged.Sent += float64(h.ExchangeBytesSent)
+			exchanged.Received += float64(h.ExchangeBytesReceived)
 			if h.Resumed {
 				resumed += h.Count
 			}
@@ -167,6 +170,10 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 		n := float64(handshakes)
 		p.Resumption = float64(resumed) / n
 		p.Bytes = Bytes{Sent: sum.Sent / n, Received: sum.Received / n, Certificate: sum.Certificate / n}
+	}
+	if exchanges > 0 {
+		n := float64(exchanges)
+		p.ExchangeBytes = &Bytes{Sent: exchanged.Sent / n, Received: exchanged.Received / n}
 	}
 	of := func(phase validity.Phase) []Measurement {
 		chosen := slices.DeleteFunc(slices.Clone(measurements), func(m Measurement) bool { return m.Phase != phase })

@@ -134,6 +134,8 @@ func madeMeasurements() []Measurement {
 								k.Exchange = &shard.Histogram{}
 							}
 							k.Exchange.Record(d / 3)
+							k.ExchangeBytesSent += m.mode.Transfer + 190 // the request's head
+							k.ExchangeBytesReceived += 310
 						}
 						if i%20 != 0 {
 							continue

@@ -65,7 +65,7 @@ func (r Report) HTML() (string, error) {
 		"Charts":         present(r.latencyChart(), r.splitChart(), r.bytesChart()),
 		"Sections":       r.sections(),
 		"Servers":        r.servers(),
-		"EvidenceHeader": header, "Evidence": evidence, "Observing": observing,
+		"EvidenceHeader": header, "Evidence": evidence, "Observing": observing, "Exchanging": exchanging,
 		"Environment": r.environment(),
 		"Method":      method, "Comparing": comparing, "Beside": beside, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
 	})

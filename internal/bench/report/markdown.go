@@ -131,18 +131,26 @@ func (r Report) Markdown() string {
 
 	line("## Where a handshake's time and bytes go\n")
 	var rows [][]string
+	exchanges := slices.ContainsFunc(r.Points, Point.exchanged)
 	for _, p := range r.Points {
-		client, network, server, exchange := none, none, none, none
+		client, network, server := none, none, none
 		if p.Latency != nil && p.Latency.Split != nil {
 			s := p.Latency.Split
 			client, network, server = duration(s.Client), duration(s.Network), duration(s.Server)
 		}
-		if p.Latency != nil && p.Latency.Exchange > 0 {
-			exchange = duration(p.Latency.Exchange)
+		cells := []string{p.Mode, fmt.Sprint(p.Replicas), client, network, server, byteCount(p.Bytes.Sent), byteCount(p.Bytes.Received), byteCount(p.Bytes.Certificate)}
+		if exchanges {
+			x := r.row(p)
+			cells = append(cells, x.Exchange, x.ExchangeSent, x.ExchangeReceived)
 		}
-		rows = append(rows, []string{p.Mode, fmt.Sprint(p.Replicas), client, network, server, exchange, byteCount(p.Bytes.Sent), byteCount(p.Bytes.Received), byteCount(p.Bytes.Certificate)})
+		rows = append(rows, cells)
 	}
-	table([]string{"mode", "replicas", "client", "network", "server", "exchange after it", "sent", "received", "of it certificates"}, rows)
+	header := []string{"mode", "replicas", "client", "network", "server", "sent", "received", "of it certificates"}
+	if exchanges {
+		line("%s\n", exchanging)
+		header = append(header, "exchange after it", "sent in it", "received in it")
+	}
+	table(header, rows)
 
 	if header, rows := r.evidence(); len(rows) > 0 {
 		line("## Evidence\n")

@@ -134,9 +134,12 @@ type Point struct {
 	Failures map[string]int64 `json:"failures,omitempty"`
 	// Resumption is the share of handshakes that were resumed.
 	Resumption float64 `json:"resumption"`
-	// Bytes of a mean handshake.
-	Bytes   Bytes    `json:"bytes"`
-	Remarks []string `json:"remarks,omitempty"`
+	// Bytes of a mean handshake, as on the wire of TLS.
+	Bytes Bytes `json:"bytes"`
+	// ExchangeBytes are the application data of a mean exchange that followed one; nil
+	// where none did.
+	ExchangeBytes *Bytes   `json:"exchangeBytes,omitempty"`
+	Remarks       []string `json:"remarks,omitempty"`
 }
 
 // Failed is how many attempts did.
@@ -146,6 +149,11 @@ func (p Point) Failed() int64 {
 		n += count
 	}
 	return n
+}
+
+// exchanged tells whether anything followed the handshakes.
+func (p Point) exchanged() bool {
+	return p.ExchangeBytes != nil || p.Latency != nil && p.Latency.Exchange > 0
 }
 
 // missing counts the measurements of a point without a result, and all of them.
@@ -315,7 +323,8 @@ type Split struct {
 	Server  time.Duration `json:"server"`
 }
 
-// Bytes on the wire. Certificate is part of Received.
+// Bytes that the client sent and received. Certificate is part of Received, and of
+// handshakes only.
 type Bytes struct {
 	Sent        float64 `json:"sent"`
 	Received    float64 `json:"received"`

@@ -201,6 +201,43 @@ func TestPercentilesAreOfAllRepetitionsTogether(t *testing.T) {
 	}
 }
 
+// Of 1000 handshakes 500 were followed by a request.
+func TestTheBytesOfAnExchangeAreApartFromTheHandshakes(t *testing.T) {
+	with, without := measured(validity.Latency, 1, 50, 1), measured(validity.Latency, 1, 50, 1)
+	for _, m := range []Measurement{with, without} {
+		h := &m.Result.Handshakes[0]
+		h.BytesSent, h.BytesReceived, h.CertificateBytes = 1000*1700, 1000*19800, 1000*17300
+	}
+	h := &with.Result.Handshakes[0]
+	h.Exchange, h.ExchangeBytesSent, h.ExchangeBytesReceived = &shard.Histogram{}, 500*1214, 500*5310
+	for range 500 {
+		h.Exchange.Record(time.Millisecond)
+	}
+	for name, m := range map[string]Measurement{"with": with, "without": without} {
+		r := build(t, m)
+		page, err := r.HTML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := r.Points[0]
+		if want := (Bytes{1700, 19800, 17300}); p.Bytes != want {
+			t.Errorf("%s: %+v, want %+v", name, p.Bytes, want)
+		}
+		if name == "with" && (p.ExchangeBytes == nil || *p.ExchangeBytes != Bytes{Sent: 1214, Received: 5310}) || name == "without" && p.ExchangeBytes != nil {
+			t.Errorf("%s: %+v", name, p.ExchangeBytes)
+		}
+		text, err := r.JSON()
+		if err != nil || strings.Contains(string(text), `"exchangeBytes": {`) != (name == "with") {
+			t.Errorf("%s: %v, %s", name, err, text)
+		}
+		for text, of := range map[string]string{page: "page", r.Markdown(): "Markdown"} {
+			if strings.Contains(text, "5.31 kB") != (name == "with") || !strings.Contains(text, "17.3 kB") {
+				t.Errorf("%s: the %s has other bytes", name, of)
+			}
+		}
+	}
+}
+
 // The handshakes of a repetition have much in common. Five repetitions of 1000 that
 // differ by the run, and in themselves not at all, are five samples and not 5000.
 func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {

@@ -256,7 +256,6 @@ type row struct {
 	Mean       cell
 	P          []cell
 	Max        string
-	Exchange   string
 	Resumption string
 	Failures   string
 	Memory     cell
@@ -266,6 +265,9 @@ type row struct {
 	Evidence   string
 	Reasons    []string
 	Remarks    []string
+
+	// Bytes of a handshake; the mean time of the exchange after it, and its bytes.
+	Sent, Received, Exchange, ExchangeSent, ExchangeReceived string
 }
 
 // cell is a figure with its interval, or what it lacks.
@@ -298,11 +300,10 @@ func (r Report) sections() []section {
 		s := section{Mode: m}
 		for _, p := range r.Points {
 			if p.Mode == m.Name {
-				s.Rows = append(s.Rows, r.row(p))
+				s.Rows, s.Exchanges = append(s.Rows, r.row(p)), s.Exchanges || p.exchanged()
 			}
 		}
 		s.Notes = notes(s.Rows)
-		s.Exchanges = slices.ContainsFunc(s.Rows, func(x row) bool { return x.Exchange != none })
 		if len(s.Rows) > 0 {
 			all = append(all, s)
 		}
@@ -312,8 +313,9 @@ func (r Report) sections() []section {
 
 func (r Report) row(p Point) row {
 	x := row{
-		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none, Exchange: none,
+		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
 		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
+		Sent: byteCount(p.Bytes.Sent), Received: byteCount(p.Bytes.Received), Exchange: none, ExchangeSent: none, ExchangeReceived: none,
 	}
 	if n := p.Failed(); n > 0 {
 		x.Failures = fmt.Sprintf("%s (%s)", whole(n), strings.Join(classes(p.Failures), ", "))
@@ -359,6 +361,9 @@ func (r Report) row(p Point) row {
 		for _, reason := range l.Reasons() {
 			x.Reasons = append(x.Reasons, "latency, "+reason)
 		}
+	}
+	if b := p.ExchangeBytes; b != nil {
+		x.ExchangeSent, x.ExchangeReceived = byteCount(b.Sent), byteCount(b.Received)
 	}
 	for _, p100 := range Percentiles {
 		c := cell{Text: none}
@@ -490,6 +495,9 @@ const comparing = "A figure is better or worse when the interval of its ratio do
 
 // beside says how to read a comparison with other servers.
 const beside = "Each has the gateway's certificate, nodes, resources and load, in the same repetitions. A ratio above 1 says that the gateway makes more handshakes. What the pods of other servers use is not observed, nor whether their quotas limited them."
+
+// exchanging says what the bytes of an exchange are.
+const exchanging = "Bytes of a handshake are those on the wire of TLS; those of the exchange after it are application data: the request and the response, with their heads."
 
 // observing says what the evidence is.
 const observing = "What limited a point is named from these: the worst of all repetitions of its capacity, of all replicas, and of all pods of the load generator."

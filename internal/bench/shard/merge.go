@@ -156,7 +156,8 @@ func (s *Series) Add(other *Series) {
 	s.BytesSent += other.BytesSent
 	s.BytesReceived += other.BytesReceived
 	s.CertificateBytes += other.CertificateBytes
-	s.ExchangeBytes += other.ExchangeBytes
+	s.ExchangeBytesSent += other.ExchangeBytesSent
+	s.ExchangeBytesReceived += other.ExchangeBytesReceived
 	from := other.histograms()
 	for name, h := range s.histograms() {
 		mergeInto(h, *from[name])

@@ -88,8 +88,10 @@ type Series struct {
 	BytesSent        int64 `json:"bytesSent"`
 	BytesReceived    int64 `json:"bytesReceived"`
 	CertificateBytes int64 `json:"certificateBytes,omitempty"`
-	// ExchangeBytes are those of the exchanges' application data, both ways.
-	ExchangeBytes int64 `json:"exchangeBytes,omitempty"`
+	// ExchangeBytesSent and ExchangeBytesReceived are those of the exchanges'
+	// application data, in total.
+	ExchangeBytesSent     int64 `json:"exchangeBytesSent,omitempty"`
+	ExchangeBytesReceived int64 `json:"exchangeBytesReceived,omitempty"`
 
 	// Servers counts handshakes by who answered, where that is known.
 	Servers map[string]int64 `json:"servers,omitempty"`
@@ -253,7 +255,8 @@ func (s Shard) validate() error {
 		count(field+"bytesSent", h.BytesSent)
 		count(field+"bytesReceived", h.BytesReceived)
 		count(field+"certificateBytes", h.CertificateBytes)
-		count(field+"exchangeBytes", h.ExchangeBytes)
+		count(field+"exchangeBytesSent", h.ExchangeBytesSent)
+		count(field+"exchangeBytesReceived", h.ExchangeBytesReceived)
 		if outcomes += h.Count; outcomes < 0 || outcomes > most {
 			break
 		}
