@@ -67,7 +67,11 @@ func TestAComparisonIsARatioOfOneRun(t *testing.T) {
 			t.Errorf("comparison %d: %+v, %+v", i, c, c.Ratio)
 		}
 	}
-	// The peer is no point of the gateway, in the status or for thresholds.
+	// The peer is no point of the gateway, in the status or for thresholds; nor has the
+	// status its curve, which the report has.
+	if len(after.Scaling) != 1 || after.Scaling[0].Mode != "hybrid" || len(full.Scaling) != 2 {
+		t.Errorf("curves %+v, %d in the report", after.Scaling, len(full.Scaling))
+	}
 	for _, p := range after.Points {
 		if p.Mode != "hybrid" {
 			t.Errorf("point %+v", p)

@@ -229,10 +229,13 @@ func serverOf(c report.Capacity) *v1alpha1.BenchmarkServer {
 	return server
 }
 
-// scalingOf a report, for the status.
+// scalingOf the gateway in a report, for the status, which has no points of peers.
 func scalingOf(r report.Report) []v1alpha1.BenchmarkScaling {
 	var all []v1alpha1.BenchmarkScaling
 	for _, s := range r.Scaling {
+		if slices.ContainsFunc(r.Modes, func(m report.Mode) bool { return m.Name == s.Mode && m.Peer != "" }) {
+			continue
+		}
 		one := v1alpha1.BenchmarkScaling{Mode: s.Mode, Curve: strings.TrimSpace(s.Label + " " + s.Note), Unavailable: s.Unavailable}
 		if f := s.Fit; f != nil {
 			one.Lambda, one.Sigma, one.Kappa = decimal(f.Lambda, 1), decimal(f.Sigma, 6), decimal(f.Kappa, 8)
