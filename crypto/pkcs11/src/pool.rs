@@ -67,19 +67,26 @@ impl Pool {
     /// Makes one signature with whichever member can.
     pub fn sign(&self, request: Request) -> Result<Vec<u8>> {
         let request = Arc::new(request);
-        let candidates = self.candidates();
-        for (n, &i) in candidates.iter().enumerate() {
+        let mut order = self.candidates();
+        let members = order.len();
+        let mut lost = Vec::new();
+        for n in 0.. {
+            if n == members {
+                // Who was lost first may be back by now: the others may have taken their time-outs.
+                order.extend(lost.iter().filter(|&&i: &&usize| self.members[i].state() == State::Up));
+            }
+            let Some(&i) = order.get(n) else { break };
+            if n > 0 {
+                self.members[order[n - 1]].failed_over();
+            }
             let failure = match self.members[i].sign(&request) {
                 Ok(signature) => return Ok(signature),
                 Err(e) => e,
             };
             match failure.verdict() {
                 Verdict::Request => return Err(failure),
-                Verdict::Device | Verdict::Pin | Verdict::Session => {} // the member has told it
+                Verdict::Device | Verdict::Pin | Verdict::Session => lost.push(i), // the member has told it
                 Verdict::Handle | Verdict::Unable => self.tell(i, &failure),
-            }
-            if n + 1 < candidates.len() {
-                self.members[i].failed_over();
             }
         }
         Err(Failure::new(CKR_DEVICE_ERROR, "no member made the signature"))

@@ -326,6 +326,31 @@ fn with_all_members_gone_a_signature_fails_soon_and_works_when_one_is_back() {
     two.sign().expect("whoever is down is asked when nobody else is left");
 }
 
+/// The first is lost and comes back while a signature waits for the second, which is then lost too.
+#[test]
+fn a_member_that_came_back_meanwhile_is_asked_again() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    *lock(&two.a.next_error) = Some(CKR_DEVICE_REMOVED);
+    two.b.hangs.store(true, SeqCst);
+    thread::scope(|scope| {
+        let signature = scope.spawn(|| two.sign());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while two.pool.observer()()[0].failovers == 0 {
+            assert!(Instant::now() < deadline, "the first member was not asked");
+            thread::sleep(Duration::from_millis(1));
+        }
+        while two.pool.states()[0].1 != State::Up {
+            assert!(Instant::now() < deadline, "the first member did not come back");
+            thread::sleep(Duration::from_millis(1));
+        }
+        two.b.gone.store(true, SeqCst);
+        two.b.hangs.store(false, SeqCst);
+        assert_eq!(signature.join().unwrap(), Ok(()));
+    });
+    assert_eq!(two.signed(), (1, 0));
+}
+
 #[test]
 fn a_failure_is_told_once_and_so_is_its_end() {
     let config = CONFIG.replace("[member a]", "[member told]");
