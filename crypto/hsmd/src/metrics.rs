@@ -1,7 +1,10 @@
 //! What the daemon counts, as Prometheus reads it and as Status tells it.
 
 use crate::log::log;
-use qtls_pkcs11::library::lock;
+use qtls_pkcs11::{
+    library::lock,
+    tls::{Timed, Timeouts},
+};
 use std::{
     collections::VecDeque,
     fmt::Write as _,
@@ -203,7 +206,8 @@ pub fn serve(
 fn answer(mut tcp: TcpStream, text: &dyn Fn() -> String, ready: &dyn Fn() -> bool) -> std::io::Result<()> {
     let deadline = Instant::now() + HTTP_TIME;
     let mut head = Vec::new();
-    let mut timed = qtls_pkcs11::tls::Timed { tcp: &tcp, deadline };
+    let mut timeouts = Timeouts::default();
+    let mut timed = Timed { tcp: &tcp, deadline, timeouts: &mut timeouts };
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
         let mut part = [0; 1024];
         let n = timed.read(&mut part)?;

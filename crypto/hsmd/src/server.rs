@@ -10,7 +10,7 @@ use cryptoki_sys::*;
 use qtls_pkcs11::{
     library::lock,
     protocol::{self, Answer, Malformed, Request, LONGEST, PREFIX},
-    tls::{self, Timed},
+    tls::{self, Timed, Timeouts},
     token::Failure,
 };
 use rustls::{
@@ -21,11 +21,12 @@ use rustls::{
 use std::{
     collections::{HashMap, VecDeque},
     io::{self, Read, Write},
+    mem,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, MutexGuard,
     },
     thread,
     time::{Duration, Instant},
@@ -35,6 +36,9 @@ use std::{
 const STACK: usize = 512 << 10;
 /// How long a connection that is closed is read from, so that its last answer is not lost to a reset.
 const LINGER: Duration = Duration::from_secs(1);
+/// How often in turn a thread that has an answer writes what others have meanwhile: a client that never stops asking does not
+/// keep one of the token's threads.
+const ROUNDS: usize = 4;
 
 /// What may change while the daemon runs.
 pub struct Live {
@@ -200,7 +204,9 @@ impl Server {
         let mut tls = ServerConnection::new(self.live().tls.clone()).map_err(|e| e.to_string())?;
         // What waits to be sent is bounded here, by frames.
         tls.set_buffer_limit(None);
-        let mut timed = Timed { tcp, deadline: Instant::now() + self.config.handshake_timeout };
+        let mut timeouts = Timeouts::default();
+        let deadline = Instant::now() + self.config.handshake_timeout;
+        let mut timed = Timed { tcp, deadline, timeouts: &mut timeouts };
         while tls.is_handshaking() {
             match tls.complete_io(&mut timed) {
                 Ok((0, 0)) => return Err("closed by the client".into()),
@@ -256,6 +262,7 @@ impl Server {
     fn read(&self, connection: &Arc<Connection>) -> Result<(), String> {
         let mut inbox = Vec::new();
         let mut buffer = vec![0; 16 << 10];
+        let mut timeouts = Timeouts::default();
         let mut deadline = Instant::now() + self.config.idle_timeout;
         lock(&connection.tls).take(&mut inbox).map_err(|e| e.to_string())?;
         loop {
@@ -271,7 +278,7 @@ impl Server {
             }
             let read = inbox.len() - rest.len();
             inbox.drain(..read);
-            let mut timed = Timed { tcp: &connection.tcp, deadline };
+            let mut timed = Timed { tcp: &connection.tcp, deadline, timeouts: &mut timeouts };
             let n = match timed.read(&mut buffer) {
                 Ok(0) => {
                     if !self.serving() {
@@ -298,8 +305,7 @@ impl Server {
                 let writes = tls.wants_write();
                 drop(tls);
                 if writes {
-                    drop(lock(&connection.outbox)); // the writer has looked, and waits, or will look
-                    connection.changed.notify_all();
+                    connection.write_soon(lock(&connection.outbox));
                 }
                 result?;
             }
@@ -330,11 +336,15 @@ impl Server {
             return connection.send(id, &Answer::Failed(failure), false);
         }
         self.metrics.in_flight.fetch_add(1, SeqCst);
-        let (to, of, metrics) = (connection.clone(), connection.clone(), self.metrics.clone());
-        let wanted = Box::new(move || !lock(&of.outbox).closed);
+        // What waits for the token does not keep the connection of a client that left, nor its socket.
+        let (to, of, metrics) = (Arc::downgrade(connection), Arc::downgrade(connection), self.metrics.clone());
+        let wanted = Box::new(move || of.upgrade().is_some_and(|connection| !lock(&connection.outbox).closed));
         let answer = Box::new(move |answer: Answer| {
-            to.send(id, &answer, true);
+            // Before it is sent: the connection may be the last that the drain waits for, and end with it.
             metrics.in_flight.fetch_sub(1, SeqCst);
+            if let Some(connection) = to.upgrade() {
+                connection.send(id, &answer, true);
+            }
         });
         self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), wanted, answer });
     }
@@ -370,16 +380,38 @@ impl Take for ServerConnection {
     }
 }
 
+/// Who writes. Nobody else does, so records stay in their order.
+#[derive(Default, PartialEq, Eq)]
+enum Turn {
+    /// Nothing waits to be written.
+    #[default]
+    Nobody,
+    /// Who had an answer: it looks for more before its turn ends.
+    Somebody,
+    /// The connection's writer.
+    Writer,
+}
+
 #[derive(Default)]
 struct Outbox {
     frames: VecDeque<(Vec<u8>, bool)>,
     /// Requests that were taken and whose answers are not yet handed to the socket.
     in_flight: usize,
+    turn: Turn,
+    /// What the socket had no room for, or would not take. The writer goes on with it.
+    left: Vec<u8>,
+    /// TLS cannot go on.
+    broken: Option<io::Error>,
+    /// How many wait for room, or for answers.
+    waiting: usize,
     closing: bool,
     closed: bool,
 }
 
 /// One client's connection: its reader's thread, its writer's, and whoever has an answer for it.
+///
+/// Who has an answer writes it at once, as far as the socket takes it without waiting. For a client that does not read the
+/// writer's thread waits, and nobody else.
 struct Connection {
     /// By its section [client].
     name: Arc<str>,
@@ -415,15 +447,87 @@ impl Connection {
             Ok(frame) if !outbox.closed => outbox.frames.push_back((frame, counted)),
             _ => outbox.in_flight -= counted as usize,
         }
-        drop(outbox);
+        self.write_soon(outbox);
+    }
+
+    /// Writes what there is to write, unless somebody does. The writer goes on with what cannot be written at once.
+    fn write_soon<'a>(&'a self, mut outbox: MutexGuard<'a, Outbox>) {
+        if outbox.turn != Turn::Nobody || outbox.closed {
+            return self.wake(&outbox);
+        }
+        outbox.turn = Turn::Somebody;
+        let mut records = Vec::new();
+        for _ in 0..ROUNDS {
+            if let Err(e) = self.seal(&mut outbox, &mut records) {
+                outbox.broken = Some(e);
+                break;
+            }
+            self.wake(&outbox);
+            if records.is_empty() {
+                outbox.turn = Turn::Nobody;
+                if outbox.closing {
+                    self.changed.notify_all();
+                }
+                return;
+            }
+            drop(outbox);
+            let written = self.write_now(&records);
+            outbox = lock(&self.outbox);
+            if written < records.len() {
+                outbox.left = records.split_off(written);
+                break;
+            }
+            records.clear();
+        }
+        outbox.turn = Turn::Writer;
         self.changed.notify_all();
+    }
+
+    /// Wakes those that wait for room or answers.
+    fn wake(&self, outbox: &Outbox) {
+        if outbox.waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// How much the socket takes. Its errors come again when the rest is written.
+    fn write_now(&self, records: &[u8]) -> usize {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the socket and the bytes live.
+        let n = unsafe { libc::send(self.tcp.as_raw_fd(), records.as_ptr().cast(), records.len(), flags) };
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    /// Makes records of the frames that wait, and of what TLS itself has to say.
+    fn seal(&self, outbox: &mut Outbox, records: &mut Vec<u8>) -> io::Result<()> {
+        let mut tls = lock(&self.tls);
+        while records.len() < LONGEST {
+            let Some((frame, counted)) = outbox.frames.pop_front() else { break };
+            tls.writer().write_all(&frame)?;
+            // Before it is written: a client that has its answers may ask again at once.
+            outbox.in_flight -= counted as usize;
+            while tls.wants_write() {
+                tls.write_tls(records)?;
+            }
+        }
+        while tls.wants_write() {
+            tls.write_tls(records)?;
+        }
+        Ok(())
+    }
+
+    fn sleep<'a>(&self, mut outbox: MutexGuard<'a, Outbox>, time: Duration) -> MutexGuard<'a, Outbox> {
+        outbox.waiting += 1;
+        outbox = self.changed.wait_timeout(outbox, time).unwrap_or_else(|e| e.into_inner()).0;
+        outbox.waiting -= 1;
+        outbox
     }
 
     /// Waits until fewer answers than that wait to be read by the client. False if it is too slow, or gone.
     fn has_room(&self, most: usize) -> bool {
         let mut outbox = lock(&self.outbox);
         while outbox.frames.len() >= most && !outbox.closed {
-            outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner());
+            outbox = self.sleep(outbox, Duration::MAX);
         }
         !outbox.closed
     }
@@ -436,7 +540,7 @@ impl Connection {
             if left.is_zero() {
                 return;
             }
-            outbox = self.changed.wait_timeout(outbox, left).unwrap_or_else(|e| e.into_inner()).0;
+            outbox = self.sleep(outbox, left);
         }
     }
 
@@ -445,7 +549,7 @@ impl Connection {
         self.changed.notify_all();
     }
 
-    /// The writer's thread: nobody else writes to the socket, so records stay in their order.
+    /// The writer's thread: it writes what clients are slow to read, and ends the connection.
     fn write(&self, time: Duration, metrics: &Metrics) {
         let end = self.write_all(time);
         {
@@ -468,40 +572,38 @@ impl Connection {
     }
 
     fn write_all(&self, time: Duration) -> io::Result<()> {
-        let mut records = Vec::new();
+        let mut timeouts = Timeouts::default();
+        let mut write = |records: &[u8]| {
+            let deadline = Instant::now() + time;
+            Timed { tcp: &self.tcp, deadline, timeouts: &mut timeouts }.write_all(records)
+        };
+        let mut outbox = lock(&self.outbox);
         loop {
-            let mut answered = 0;
-            let closing;
-            {
-                let mut outbox = lock(&self.outbox);
-                while outbox.frames.is_empty() && !outbox.closing && !lock(&self.tls).wants_write() {
-                    outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner());
-                }
-                let mut tls = lock(&self.tls);
-                while records.len() < LONGEST {
-                    let Some((frame, counted)) = outbox.frames.pop_front() else { break };
-                    tls.writer().write_all(&frame)?;
-                    answered += counted as usize;
-                    while tls.wants_write() {
-                        tls.write_tls(&mut records)?;
+            match outbox.turn {
+                Turn::Writer => {
+                    if let Some(e) = outbox.broken.take() {
+                        return Err(e);
                     }
+                    let mut records = mem::take(&mut outbox.left);
+                    self.seal(&mut outbox, &mut records)?;
+                    self.wake(&outbox);
+                    if records.is_empty() {
+                        outbox.turn = Turn::Nobody;
+                        continue;
+                    }
+                    drop(outbox);
+                    write(&records)?;
+                    outbox = lock(&self.outbox);
                 }
-                // Before they are written: a client that has its answers may ask again at once.
-                outbox.in_flight -= answered;
-                closing = outbox.closing && outbox.frames.is_empty();
-                if closing {
-                    tls.send_close_notify();
+                Turn::Nobody if outbox.closing => {
+                    outbox.closed = true; // nothing is sent after it
+                    let mut records = Vec::new();
+                    lock(&self.tls).send_close_notify();
+                    self.seal(&mut outbox, &mut records)?;
+                    drop(outbox);
+                    return write(&records);
                 }
-                while tls.wants_write() {
-                    tls.write_tls(&mut records)?;
-                }
-            }
-            let written = Timed { tcp: &self.tcp, deadline: Instant::now() + time }.write_all(&records);
-            self.changed.notify_all();
-            written?;
-            records.clear();
-            if closing {
-                return Ok(());
+                _ => outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner()),
             }
         }
     }
@@ -509,7 +611,8 @@ impl Connection {
     /// Bytes that were not read when a socket is closed reset it, and the last answer may be lost: they are read first.
     fn hang_up(&self) {
         let _ = self.tcp.shutdown(Shutdown::Write);
-        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + LINGER };
+        let mut timeouts = Timeouts::default();
+        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + LINGER, timeouts: &mut timeouts };
         let (mut buffer, mut left) = ([0; 4096], 1 << 20);
         while let Ok(n @ 1..) = timed.read(&mut buffer) {
             left -= n.min(left);

@@ -1,8 +1,8 @@
-//! What needs the token: a bounded queue, and the threads that have its member do it.
+//! What needs the token: it is handed to the member, whose threads answer it.
 //!
-//! As many threads wait for signatures as the member has sessions, and one for keys that are made or destroyed, which takes
-//! longer and is done one at a time. A request that waited longer than the member's time-out is given back: another member
-//! of the client's may make the signature in time.
+//! Nobody waits for a signature: the member's thread that made it sends it, and goes on. One thread is there for keys that
+//! are made or destroyed, which takes longer and is done one at a time. A request that takes longer than the member's
+//! time-out is given back: another member of the client's may make the signature in time.
 
 use crate::{
     log::log,
@@ -12,16 +12,19 @@ use cryptoki_sys::*;
 use qtls_pkcs11::{
     config::{Key, Member as Settings},
     library::lock,
-    member::{Member, State, CHECK_INTERVAL},
+    member::{self, Member, State, CHECK_INTERVAL},
     protocol::{Answer, Request},
     slot::{fits, longest},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
-    token::{self, Algorithm, Failure, KeyName, Token},
+    token::{self, Algorithm, Failure, Found, KeyName, Token},
 };
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{atomic::Ordering::Relaxed, Arc, Condvar, Mutex},
+    collections::HashMap,
+    sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc, Arc, Mutex,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -33,67 +36,32 @@ pub struct Order {
     pub received: Instant,
     /// Whether the client is still there.
     pub wanted: Box<dyn Fn() -> bool + Send>,
+    /// It must not block.
     pub answer: Box<dyn FnOnce(Answer) + Send>,
 }
 
-/// What waits may not take more memory than this.
+/// What is not answered yet may not take more memory than this.
 const MOST_BYTES: usize = 32 << 20;
 /// Generating RSA keys takes tokens long, minutes sometimes.
 const GENERATE_TIME: Duration = Duration::from_secs(300);
 /// Public keys that are remembered.
 const MOST_KEYS: usize = 4096;
 
-#[derive(Default)]
-struct Queue {
-    orders: VecDeque<Order>,
-    bytes: usize,
-}
-
-#[derive(Default)]
-struct Line {
-    queue: Mutex<Queue>,
-    more: Condvar,
-}
-
+/// What is kept of a request: it, as it came and as a session gets it, and who waits for it until when.
 fn bytes(request: &Request) -> usize {
     match request {
-        Request::Sign { data, .. } => 512 + data.len(),
-        _ => 512,
-    }
-}
-
-impl Line {
-    /// Gives back what there is no room for.
-    fn push(&self, order: Order) -> Option<Order> {
-        let mut queue = lock(&self.queue);
-        let bytes = bytes(&order.request);
-        if queue.bytes + bytes > MOST_BYTES {
-            return Some(order);
-        }
-        queue.bytes += bytes;
-        queue.orders.push_back(order);
-        drop(queue);
-        self.more.notify_one();
-        None
-    }
-
-    fn pop(&self) -> Order {
-        let mut queue = lock(&self.queue);
-        loop {
-            if let Some(order) = queue.orders.pop_front() {
-                queue.bytes -= bytes(&order.request);
-                return order;
-            }
-            queue = self.more.wait(queue).unwrap_or_else(|e| e.into_inner());
-        }
+        Request::Sign { data, .. } => 1024 + 2 * data.len(),
+        _ => 1024,
     }
 }
 
 pub struct Work {
     settings: Settings,
     member: Arc<Member>,
-    signing: Line,
-    managing: Line,
+    /// To the one thread that makes and destroys keys.
+    managing: mpsc::Sender<Order>,
+    /// What orders that are not answered yet take.
+    bytes: AtomicUsize,
     /// Public keys of the token: what a request may be is told by the key's type.
     keys: Mutex<HashMap<KeyName, Arc<Key>>>,
     pub metrics: Arc<Metrics>,
@@ -107,64 +75,96 @@ impl Work {
     /// Connects to the token in the background, and starts the threads.
     pub fn start(settings: Settings, token: Box<dyn Token>, metrics: Arc<Metrics>) -> Arc<Work> {
         let member = Member::start(settings.clone(), token, CHECK_INTERVAL, log);
-        let work = Work {
-            member,
-            signing: Line::default(),
-            managing: Line::default(),
-            keys: Mutex::default(),
-            metrics,
-            settings,
-        };
-        let work = Arc::new(work);
-        let start = |name: &str, f: fn(&Work)| {
-            let work = work.clone();
-            if let Err(e) = thread::Builder::new().name(name.into()).spawn(move || f(&work)) {
-                log(&format!("a thread cannot be started: {e}"));
-            }
-        };
-        for _ in 0..work.settings.sessions {
-            start("hsmd-sign", |work| loop {
-                work.serve(work.signing.pop(), work.settings.timeout);
-            });
+        let (managing, orders) = mpsc::channel();
+        let (keys, bytes) = (Mutex::default(), AtomicUsize::new(0));
+        let work = Arc::new(Work { member, managing, bytes, keys, metrics, settings });
+        let managed = work.clone();
+        let manage = move || orders.into_iter().for_each(|order| managed.manage(order));
+        if let Err(e) = thread::Builder::new().name("hsmd-manage".into()).spawn(manage) {
+            log(&format!("a thread cannot be started: {e}"));
         }
-        start("hsmd-manage", |work| loop {
-            work.serve(work.managing.pop(), GENERATE_TIME);
-        });
         work
     }
 
     /// Takes a request; its answer comes from another thread, or from this one if there is no room.
-    pub fn take(&self, order: Order) {
-        let line = match order.request {
-            Request::Generate { .. } | Request::Retire(_) => &self.managing,
-            _ => &self.signing,
-        };
-        if let Some(order) = line.push(order) {
+    pub fn take(self: &Arc<Self>, order: Order) {
+        let bytes = bytes(&order.request);
+        if self.bytes.fetch_add(bytes, Relaxed) + bytes > MOST_BYTES {
+            self.bytes.fetch_sub(bytes, Relaxed);
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
-            (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
+            return (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
+        }
+        match &order.request {
+            Request::Sign { key, .. } => match self.known(key) {
+                Some(key) => self.sign(order, key),
+                None => self.find(key.clone(), order),
+            },
+            Request::Find(key) => self.find(key.clone(), order),
+            // What no thread could be started for is answered, too.
+            _ => self.managing.send(order).unwrap_or_else(|e| self.finish(e.0, Err(no_thread()))),
         }
     }
 
-    fn serve(&self, order: Order, patience: Duration) {
-        let Order { client, request, received, wanted, answer } = order;
-        let operation = operation(&request);
-        if !wanted() {
-            self.metrics.request(operation, Outcome::Refused);
-            return answer(Answer::Failed(refused(CKR_FUNCTION_CANCELED, "the client is gone")));
-        }
-        let waited = received.elapsed();
-        let result = if waited > patience {
-            let what = format!("no free session in {} ms", waited.as_millis());
-            Err(Failure::new(CKR_FUNCTION_CANCELED, what))
+    /// Has a key's public half looked up, and goes on with the order.
+    fn find(self: &Arc<Self>, name: KeyName, order: Order) {
+        let (found, received) = (Arc::new(Mutex::new(None)), order.received);
+        let finding = Finding { work: self.clone(), name: name.clone(), found: found.clone(), order };
+        let look = move |session: &mut dyn token::Session| {
+            *lock(&found) = session.public(&name)?;
+            Ok(())
+        };
+        self.member.call_for(self.settings.timeout, look, received, Box::new(finding));
+    }
+
+    /// Has a signature made, if the request fits the key.
+    fn sign(self: &Arc<Self>, order: Order, key: Arc<Key>) {
+        let Request::Sign { key: name, mechanism, data } = &order.request else { return };
+        let failure = if !fits(mechanism, &key.public.kind) {
+            Some(refused(CKR_KEY_TYPE_INCONSISTENT, format!("key {name} is of another type")))
+        } else if data.len() > longest(mechanism, &key.public.kind) {
+            Some(refused(CKR_DATA_LEN_RANGE, format!("{} bytes are too many for key {name}", data.len())))
         } else {
-            self.done(&request)
+            None
+        };
+        if let Some(failure) = failure {
+            return self.finish(order, Err(failure));
+        }
+        let request = token::Request { key, mechanism: mechanism.clone(), data: data.clone() };
+        let received = order.received;
+        let signing = Signing { work: self.clone(), order };
+        self.member.sign_for(Arc::new(request), received, Box::new(signing));
+    }
+
+    /// Makes or destroys a key.
+    fn manage(&self, order: Order) {
+        let waited = order.received.elapsed();
+        let result = if waited > GENERATE_TIME {
+            let what = format!("no free session in {} ms", waited.as_millis());
+            Err(refused(CKR_FUNCTION_CANCELED, what))
+        } else if (order.wanted)() {
+            self.managed(&order.request)
+        } else {
+            Err(refused(CKR_FUNCTION_CANCELED, "the client is gone"))
+        };
+        self.finish(order, result);
+    }
+
+    fn finish(&self, order: Order, result: token::Result<Answer>) {
+        let Order { client, request, received, wanted, answer } = order;
+        self.bytes.fetch_sub(bytes(&request), Relaxed);
+        let outcome = match &result {
+            Ok(_) => Outcome::Ok,
+            Err(e) if e.code == CKR_FUNCTION_CANCELED && !wanted() => Outcome::Refused,
+            Err(_) => Outcome::Failed,
         };
         if let (Ok(_), Request::Sign { .. }) = (&result, &request) {
             self.metrics.signature_took(received.elapsed());
         }
-        self.tell(&client, &request, &result);
-        self.metrics.request(operation, if result.is_ok() { Outcome::Ok } else { Outcome::Failed });
+        if outcome != Outcome::Refused {
+            self.tell(&client, &request, &result);
+        }
+        self.metrics.request(operation(&request), outcome);
         answer(result.unwrap_or_else(Answer::Failed));
     }
 
@@ -185,33 +185,8 @@ impl Work {
         }
     }
 
-    fn done(&self, request: &Request) -> token::Result<Answer> {
+    fn managed(&self, request: &Request) -> token::Result<Answer> {
         match request {
-            Request::Status => Ok(Answer::Status(self.status())),
-            Request::Find(name) => {
-                let key = name.clone();
-                match self.member.call(self.settings.timeout, move |session| session.public(&key))? {
-                    Some(found) => Ok(Answer::Found(found)),
-                    None => Err(absent(name)),
-                }
-            }
-            Request::Sign { key: name, mechanism, data } => {
-                let key = self.key(name)?;
-                if !fits(mechanism, &key.public.kind) {
-                    let what = format!("key {name} is of another type");
-                    return Err(refused(CKR_KEY_TYPE_INCONSISTENT, what));
-                }
-                if data.len() > longest(mechanism, &key.public.kind) {
-                    let what = format!("{} bytes are too many for key {name}", data.len());
-                    return Err(refused(CKR_DATA_LEN_RANGE, what));
-                }
-                let (mechanism, data) = (mechanism.clone(), data.clone());
-                let signature = self.member.sign(&Arc::new(token::Request { key, mechanism, data }));
-                if signature.is_err() {
-                    lock(&self.keys).remove(name);
-                }
-                signature.map(Answer::Signature)
-            }
             Request::Generate { algorithm, key } => {
                 let Some(algorithm) = Algorithm::by_name(algorithm) else {
                     let what = format!(
@@ -231,6 +206,7 @@ impl Work {
                 self.changed(key);
                 retired.map(|()| Answer::Retired)
             }
+            _ => Err(refused(CKR_GENERAL_ERROR, "it is not for the thread that makes keys")),
         }
     }
 
@@ -239,21 +215,19 @@ impl Work {
         lock(&self.keys).retain(|name, _| name.label != key.label);
     }
 
-    /// A key with its public half, which is asked for once.
-    fn key(&self, name: &KeyName) -> token::Result<Arc<Key>> {
-        if let Some(key) = lock(&self.keys).get(name) {
-            return Ok(key.clone());
-        }
-        let wanted = name.clone();
-        let found = self.member.call(self.settings.timeout, move |session| session.public(&wanted))?;
-        let found = found.ok_or_else(|| absent(name))?;
+    /// A key whose public half is known: it is asked for once.
+    fn known(&self, name: &KeyName) -> Option<Arc<Key>> {
+        lock(&self.keys).get(name).cloned()
+    }
+
+    fn learn(&self, name: KeyName, found: &Found) -> token::Result<Arc<Key>> {
         let public = PublicKey::from_der(&found.public).map_err(|e| refused(CKR_KEY_TYPE_INCONSISTENT, e))?;
         let key = Arc::new(Key { label: name.label.clone(), id: name.id.clone(), public });
         let mut keys = lock(&self.keys);
         if keys.len() >= MOST_KEYS {
             keys.clear();
         }
-        keys.insert(name.clone(), key.clone());
+        keys.insert(name, key.clone());
         Ok(key)
     }
 
@@ -305,6 +279,60 @@ impl Work {
         }
         self.member.stopped()
     }
+}
+
+/// An order whose key is looked up.
+struct Finding {
+    work: Arc<Work>,
+    name: KeyName,
+    found: Arc<Mutex<Option<Found>>>,
+    order: Order,
+}
+
+impl member::Order for Finding {
+    fn wanted(&self) -> bool {
+        (self.order.wanted)()
+    }
+
+    fn done(self: Box<Self>, result: token::Result<Vec<u8>>) {
+        let Finding { work, name, found, order } = *self;
+        let found = match result.map(|_| lock(&found).take()) {
+            Ok(Some(found)) => found,
+            Ok(None) => return work.finish(order, Err(absent(&name))),
+            Err(e) => return work.finish(order, Err(e)),
+        };
+        match order.request {
+            Request::Sign { .. } => match work.learn(name, &found) {
+                Ok(key) => work.sign(order, key),
+                Err(e) => work.finish(order, Err(e)),
+            },
+            _ => work.finish(order, Ok(Answer::Found(found))),
+        }
+    }
+}
+
+/// An order whose signature is made.
+struct Signing {
+    work: Arc<Work>,
+    order: Order,
+}
+
+impl member::Order for Signing {
+    fn wanted(&self) -> bool {
+        (self.order.wanted)()
+    }
+
+    fn done(self: Box<Self>, result: token::Result<Vec<u8>>) {
+        let Signing { work, order } = *self;
+        if let (Err(_), Request::Sign { key, .. }) = (&result, &order.request) {
+            lock(&work.keys).remove(key);
+        }
+        work.finish(order, result.map(Answer::Signature));
+    }
+}
+
+fn no_thread() -> Failure {
+    refused(CKR_HOST_MEMORY, "no thread could be started")
 }
 
 fn absent(key: &KeyName) -> Failure {

@@ -17,7 +17,7 @@ use std::{
     process,
     ptr::{null_mut, NonNull},
     sync::{
-        atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering},
         Arc, Condvar, Mutex, MutexGuard, OnceLock,
     },
     thread,
@@ -192,6 +192,7 @@ struct Event(Mutex<Context>);
 #[derive(Default)]
 struct Context {
     file: Option<File>,
+    set: bool,
     /// A job is paused in it, and on which stack, if it is one of ours.
     paused: Option<Option<(usize, u64)>>,
 }
@@ -205,19 +206,30 @@ impl Event {
         }
         // SAFETY: as above.
         let file = unsafe { File::from_raw_fd(fd) };
-        let context = Context { file: Some(file), paused: None };
+        let context = Context { file: Some(file), ..Context::default() };
         (fd < descriptors()).then(|| (Arc::new(Event(Mutex::new(context))), fd))
     }
 
     fn set(&self) {
-        if let Some(file) = lock(&self.0).file.as_mut() {
-            let _ = file.write(&1u64.to_ne_bytes()); // it fails when it is set 2^64 times
-        }
+        self.turn(true);
     }
 
     fn clear(&self) {
-        if let Some(file) = lock(&self.0).file.as_mut() {
-            let _ = file.read(&mut [0; 8]); // it fails when it is not set
+        self.turn(false);
+    }
+
+    /// Nothing is asked of the system for what is so already.
+    fn turn(&self, on: bool) {
+        let mut context = lock(&self.0);
+        if context.set == on {
+            return;
+        }
+        context.set = on;
+        if let Some(file) = context.file.as_mut() {
+            let _ = match on {
+                true => file.write(&1u64.to_ne_bytes()),
+                false => file.read(&mut [0; 8]),
+            };
         }
     }
 
@@ -297,8 +309,26 @@ impl Pausable {
     }
 }
 
-/// Wakes paused jobs when their time is over: they have no thread that could sleep until then.
-struct Timer {
+/// What is to happen when a time is over.
+pub trait Alarm: Send + Sync {
+    /// With the timer locked: never once the alarm is cancelled.
+    fn ring(&self) {}
+    /// After that, with nothing locked. It must not block.
+    fn rung(&self) {}
+}
+
+impl Alarm for Event {
+    fn ring(&self) {
+        self.set();
+    }
+}
+
+/// Names an alarm.
+pub type AlarmId = (Instant, u64);
+
+/// Wakes paused jobs when their time is over, and gives up what hsmd waits for: neither has a thread that could sleep until
+/// then.
+pub struct Timer {
     process: u32,
     alarms: Mutex<Alarms>,
     changed: Condvar,
@@ -306,14 +336,17 @@ struct Timer {
 
 #[derive(Default)]
 struct Alarms {
-    by_time: BTreeMap<(Instant, u64), Arc<Event>>,
+    by_time: BTreeMap<AlarmId, Arc<dyn Alarm>>,
     number: u64,
+    /// When the thread looks again by itself. It sleeps on when an alarm is cancelled: most are, and their times are all as
+    /// far away, so that it wakes once in such a time and not with each of them.
+    looks: Option<Instant>,
 }
 
 impl Timer {
     /// The timer of this process, started when it is needed first: threads do not survive a fork. None if no thread can be
     /// started.
-    fn of_process() -> Option<&'static Timer> {
+    pub fn of_process() -> Option<&'static Timer> {
         /// Never freed: a thread looks at it.
         static TIMER: AtomicPtr<Timer> = AtomicPtr::new(null_mut());
         let before = TIMER.load(Ordering::Acquire);
@@ -329,19 +362,19 @@ impl Timer {
         Some(timer)
     }
 
-    fn set(&self, time: Instant, event: &Arc<Event>) -> (Instant, u64) {
+    pub fn set(&self, time: Instant, alarm: Arc<dyn Alarm>) -> AlarmId {
         let mut alarms = lock(&self.alarms);
         alarms.number += 1;
-        let alarm = (time, alarms.number);
-        let first = alarms.by_time.first_key_value().is_none_or(|(next, _)| alarm < *next);
-        alarms.by_time.insert(alarm, event.clone());
-        if first {
+        let id = (time, alarms.number);
+        alarms.by_time.insert(id, alarm);
+        if alarms.looks.is_none_or(|looks| time < looks) {
+            alarms.looks = Some(time);
             self.changed.notify_one();
         }
-        alarm
+        id
     }
 
-    fn cancel(&self, alarm: (Instant, u64)) {
+    pub fn cancel(&self, alarm: AlarmId) {
         lock(&self.alarms).by_time.remove(&alarm);
     }
 
@@ -349,16 +382,17 @@ impl Timer {
         let mut alarms = lock(&self.alarms);
         loop {
             let now = Instant::now();
-            alarms = match alarms.by_time.first_entry() {
-                None => self.changed.wait(alarms).unwrap_or_else(|e| e.into_inner()),
-                Some(next) if next.key().0 <= now => {
-                    next.remove().set();
-                    alarms
+            alarms.looks = alarms.by_time.first_key_value().map(|(next, _)| next.0);
+            alarms = match (alarms.looks, alarms.by_time.first_entry()) {
+                (Some(time), Some(next)) if time <= now => {
+                    let alarm = next.remove();
+                    alarm.ring();
+                    drop(alarms);
+                    alarm.rung();
+                    lock(&self.alarms)
                 }
-                Some(next) => {
-                    let left = next.key().0 - now;
-                    self.changed.wait_timeout(alarms, left).unwrap_or_else(|e| e.into_inner()).0
-                }
+                (Some(time), _) => self.changed.wait_timeout(alarms, time - now).unwrap_or_else(|e| e.into_inner()).0,
+                _ => self.changed.wait(alarms).unwrap_or_else(|e| e.into_inner()),
             };
         }
     }
@@ -367,6 +401,8 @@ impl Timer {
 /// How somebody waits for a change of what a mutex guards.
 pub struct Waiter {
     changed: Condvar,
+    /// A thread waits for `changed`, or is about to: written and read with the mutex locked.
+    blocked: AtomicBool,
     job: Option<(Pausable, &'static Timer)>,
 }
 
@@ -374,13 +410,15 @@ impl Waiter {
     /// The way in which the caller can wait.
     pub fn for_caller() -> Waiter {
         let job = Pausable::current().and_then(|job| Some((job, Timer::of_process()?)));
-        Waiter { changed: Condvar::new(), job }
+        Waiter { changed: Condvar::new(), blocked: AtomicBool::new(false), job }
     }
 
     /// Says that it is over. To be called with the mutex locked, and before the waiting has ended: a paused job's event must
     /// not be set afterwards, for that would wake whoever waits next in its context.
     pub fn tell(&self) {
-        self.changed.notify_one();
+        if self.blocked.load(Ordering::Relaxed) {
+            self.changed.notify_one();
+        }
         if let Some((job, _)) = &self.job {
             job.event.set();
         }
@@ -389,7 +427,7 @@ impl Waiter {
     /// Waits until it is over, or the time is.
     pub fn wait<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
         let Some((job, timer)) = &self.job else { return self.block(mutex, deadline, over) };
-        let alarm = timer.set(deadline, &job.event);
+        let alarm = timer.set(deadline, job.event.clone());
         let mut pauses = 0;
         let state = loop {
             job.event.clear();
@@ -415,6 +453,7 @@ impl Waiter {
 
     fn block<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
         let mut state = lock(mutex);
+        self.blocked.store(true, Ordering::Relaxed);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if over(&state) || left.is_zero() {

@@ -1,10 +1,11 @@
 //! A member: a queue of requests, and as many worker threads as it has sessions. Each thread owns one session.
 //!
 //! Nothing interrupts a call into a vendor's library. So callers never make one: they wait for a worker, with a deadline,
-//! and go to another member when it has passed. A worker that hangs is one session less until its call returns.
+//! and go to another member when it has passed. A worker that hangs is one session less until its call returns. hsmd does
+//! not wait: the worker itself has its answers sent, or the timer does when a deadline has passed.
 
 use crate::{
-    asynchronous::Waiter,
+    asynchronous::{Alarm, AlarmId, Timer, Waiter},
     config::Member as Settings,
     library::lock,
     status::Status,
@@ -34,7 +35,59 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 struct Job {
     work: Work,
     progress: Mutex<Progress>,
-    waiter: Waiter,
+    asker: Asker,
+}
+
+/// Who gets a job's result.
+enum Asker {
+    Waits(Waiter),
+    /// Whoever takes the order tells the result.
+    Told(Mutex<Option<Told>>),
+}
+
+struct Told {
+    order: Box<dyn Order>,
+    start: Instant,
+    /// Until when it waits, once that is known.
+    alarm: Option<(&'static Timer, AlarmId)>,
+}
+
+/// What is told a result, for it does not wait for it.
+pub trait Order: Send {
+    /// Whether anybody still wants the result.
+    fn wanted(&self) -> bool;
+    /// It is told by a worker, or by the timer, and must not block.
+    fn done(self: Box<Self>, result: Result<Vec<u8>>);
+}
+
+impl Job {
+    fn wanted(&self) -> bool {
+        match &self.asker {
+            Asker::Waits(_) => true,
+            Asker::Told(told) => lock(told).as_ref().is_none_or(|told| told.order.wanted()),
+        }
+    }
+}
+
+/// The end of a job's time.
+struct Expiry {
+    member: Arc<Member>,
+    job: Arc<Job>,
+    time: Duration,
+}
+
+impl Alarm for Expiry {
+    fn rung(&self) {
+        let mut progress = lock(&self.job.progress);
+        if matches!(*progress, Progress::Abandoned) {
+            return;
+        }
+        let started = matches!(*progress, Progress::Started);
+        *progress = Progress::Abandoned;
+        drop(progress);
+        let failure = self.member.give_up(&self.job, started, self.time);
+        self.member.tell(&self.job, Err(failure));
+    }
 }
 
 #[derive(Clone)]
@@ -49,8 +102,9 @@ type Call = dyn Fn(&mut dyn Session) -> Result<()> + Send + Sync;
 enum Progress {
     Queued,
     Started,
+    /// For who waits.
     Done(Result<Vec<u8>>),
-    /// The caller went to another member.
+    /// Who waited went to another member, or was told.
     Abandoned,
 }
 
@@ -148,8 +202,18 @@ impl Member {
     pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
         let start = Instant::now();
         let result = self.wait(Work::Sign(request.clone()), self.settings.timeout);
+        self.count(start, &result);
+        result
+    }
+
+    /// Has a worker make one signature; the order is told it, or that there is none when the time-out has passed.
+    pub fn sign_for(self: &Arc<Member>, request: Arc<Request>, start: Instant, order: Box<dyn Order>) {
+        self.submit(Work::Sign(request), start, self.settings.timeout, order);
+    }
+
+    fn count(&self, start: Instant, result: &Result<Vec<u8>>) {
         let status = &mut lock(&self.queue).status;
-        match &result {
+        match result {
             Ok(_) => {
                 status.signatures += 1;
                 status.latency.add(start.elapsed());
@@ -160,7 +224,6 @@ impl Member {
                 status.last_error = e.to_string();
             }
         }
-        result
     }
 
     /// A signature that it did not make is asked of another member.
@@ -192,6 +255,17 @@ impl Member {
         done.ok_or_else(|| Failure::new(CKR_GENERAL_ERROR, "no result"))
     }
 
+    /// As call, for an order that does not wait: f leaves its result where the order knows.
+    pub fn call_for(
+        self: &Arc<Member>,
+        time: Duration,
+        f: impl Fn(&mut dyn Session) -> Result<()> + Send + Sync + 'static,
+        start: Instant,
+        order: Box<dyn Order>,
+    ) {
+        self.submit(Work::Call(Arc::new(f)), start, time, order);
+    }
+
     /// A key was made or destroyed through this member: it is no sign of a lost token if it is not found any more.
     pub fn key_changed(&self, key: &KeyName) {
         let mut queue = lock(&self.queue);
@@ -199,39 +273,95 @@ impl Member {
         queue.changes += 1;
     }
 
+    /// Has a worker take a job, if there is any that may come to it.
+    fn enqueue(&self, job: &Arc<Job>) -> Result<()> {
+        let mut queue = lock(&self.queue);
+        if queue.stopping || queue.state == State::Down && queue.idle == 0 {
+            return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
+        }
+        queue.jobs.push_back(job.clone());
+        let sleeps = queue.idle > 0;
+        drop(queue);
+        if sleeps {
+            self.work.notify_one(); // who works looks into the queue before it sleeps
+        }
+        Ok(())
+    }
+
+    fn submit(self: &Arc<Member>, work: Work, start: Instant, time: Duration, order: Box<dyn Order>) {
+        let told = Told { order, start, alarm: None };
+        let asker = Asker::Told(Mutex::new(Some(told)));
+        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), asker });
+        let Some(timer) = Timer::of_process() else {
+            return self.tell(&job, Err(Failure::new(CKR_HOST_MEMORY, "no thread can be started")));
+        };
+        let expiry = Arc::new(Expiry { member: self.clone(), job: job.clone(), time });
+        let alarm = timer.set(start + time, expiry);
+        if let Asker::Told(told) = &job.asker {
+            match lock(told).as_mut() {
+                Some(told) => told.alarm = Some((timer, alarm)),
+                None => return, // its time is over already
+            }
+        }
+        if let Err(failure) = self.enqueue(&job) {
+            self.finish(&job, Err(failure));
+        }
+    }
+
+    /// Tells an order its result, unless it was told.
+    fn tell(&self, job: &Job, result: Result<Vec<u8>>) {
+        let Asker::Told(told) = &job.asker else { return };
+        let Some(Told { order, start, alarm }) = lock(told).take() else { return };
+        if let Some((timer, alarm)) = alarm {
+            timer.cancel(alarm);
+        }
+        // What nobody wanted any more says nothing of the token.
+        if matches!(job.work, Work::Sign(_)) && (result.is_ok() || order.wanted()) {
+            self.count(start, &result);
+        }
+        order.done(result);
+    }
+
     fn wait(&self, work: Work, time: Duration) -> Result<Vec<u8>> {
         let deadline = Instant::now() + time;
-        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), waiter: Waiter::for_caller() });
-        {
-            let mut queue = lock(&self.queue);
-            if queue.stopping || queue.state == State::Down && queue.idle == 0 {
-                return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
-            }
-            queue.jobs.push_back(job.clone());
-        }
-        self.work.notify_one();
-        let mut progress = job.waiter.wait(&job.progress, deadline, |p| matches!(p, Progress::Done(_)));
+        let asker = Asker::Waits(Waiter::for_caller());
+        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), asker });
+        let Asker::Waits(waiter) = &job.asker else { unreachable!() };
+        self.enqueue(&job)?;
+        let mut progress = waiter.wait(&job.progress, deadline, |p| matches!(p, Progress::Done(_)));
         if let Progress::Done(result) = &mut *progress {
             return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
         }
         let started = matches!(*progress, Progress::Started);
         *progress = Progress::Abandoned;
         drop(progress);
+        Err(self.give_up(&job, started, time))
+    }
+
+    /// What is said of a job whose time is over.
+    fn give_up(&self, job: &Arc<Job>, started: bool, time: Duration) -> Failure {
         // All workers may hang in a check, or in the library's first call: then nobody has answered for as long.
-        let hangs = {
+        let (hangs, news) = {
             let mut queue = lock(&self.queue);
-            queue.jobs.retain(|j| !Arc::ptr_eq(j, &job));
+            // It is the first, as a rule: their times are over in the order in which they came.
+            if let Some(at) = queue.jobs.iter().position(|j| Arc::ptr_eq(j, job)) {
+                queue.jobs.remove(at);
+            }
             let hangs = started || queue.answered.elapsed() >= time;
-            queue.hangs = (queue.hangs + hangs as u32).min(6);
-            hangs
+            // Of the thousands that may wait, one is enough to tell it.
+            let news = hangs && (started || queue.state != State::Down);
+            queue.hangs = (queue.hangs + news as u32).min(6);
+            (hangs, news)
         };
         let time = time.as_millis();
         if hangs {
             let failure = Failure::new(CKR_DEVICE_ERROR, format!("no answer in {time} ms"));
-            self.went_down(&failure);
-            return Err(failure);
+            if news {
+                self.went_down(&failure);
+            }
+            return failure;
         }
-        Err(Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {time} ms")))
+        Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {time} ms"))
     }
 
     /// Has the workers end, and waits a little until none is in a call.
@@ -287,6 +417,9 @@ impl Member {
         loop {
             lock(&self.queue).answered = Instant::now();
             match self.next(&connection) {
+                Task::Sign(job) if !job.wanted() => {
+                    self.finish(&job, Err(Failure::new(CKR_FUNCTION_CANCELED, "nobody waits for it any more")));
+                }
                 Task::Sign(job) => {
                     let result = match &job.work {
                         Work::Sign(request) => connection.sign(request),
@@ -299,11 +432,7 @@ impl Member {
                     } else {
                         self.signed();
                     }
-                    let mut progress = lock(&job.progress);
-                    if !matches!(*progress, Progress::Abandoned) {
-                        *progress = Progress::Done(result);
-                        job.waiter.tell();
-                    }
+                    self.finish(&job, result);
                 }
                 Task::Probe => {
                     let up = self.attempt(&mut connection).is_ok();
@@ -321,6 +450,25 @@ impl Member {
         }
         connection.close();
         lock(&self.queue).workers -= 1;
+    }
+
+    /// A job is done: whoever asked for it gets the result, if it still waits.
+    fn finish(&self, job: &Job, result: Result<Vec<u8>>) {
+        let mut progress = lock(&job.progress);
+        if matches!(*progress, Progress::Abandoned) {
+            return;
+        }
+        match &job.asker {
+            Asker::Waits(waiter) => {
+                *progress = Progress::Done(result);
+                waiter.tell();
+            }
+            Asker::Told(_) => {
+                *progress = Progress::Abandoned;
+                drop(progress);
+                self.tell(job, result);
+            }
+        }
     }
 
     /// Checks the session, or opens one.

@@ -7,7 +7,7 @@
 use crate::{
     config::{Daemon, Key},
     protocol::{self, Answer, PREFIX},
-    tls::{self, Timed},
+    tls::{self, Timed, Timeouts},
     token::{Failure, KeyName, Request, Result, Session, Token},
     verdict::Verdict,
 };
@@ -80,8 +80,8 @@ impl Token for RemoteToken {
         let name = ServerName::try_from(self.daemon.server_name.clone()).map_err(|e| self.failure(&e))?;
         let tls = ClientConnection::new(Arc::new(config), name).map_err(|e| self.failure(&e))?;
         let tcp = self.connect(deadline).map_err(|e| self.failure(&e))?;
-        let mut session =
-            RemoteSession { daemon: self.daemon.clone(), timeout: self.timeout, tls, tcp, last: 0, broken: false };
+        let (daemon, timeouts) = (self.daemon.clone(), Timeouts::default());
+        let mut session = RemoteSession { daemon, timeout: self.timeout, tls, tcp, timeouts, last: 0, broken: false };
         // In TLS 1.3 a client is told with the first answer only that its certificate is not wanted.
         session.check().map_err(|e| match e.code {
             CKR_SESSION_CLOSED => {
@@ -104,6 +104,7 @@ struct RemoteSession {
     timeout: Duration,
     tls: ClientConnection,
     tcp: TcpStream,
+    timeouts: Timeouts,
     /// The last request's ID.
     last: u64,
     /// It failed in the middle of something: what is read next may be the answer to another question.
@@ -143,7 +144,8 @@ impl RemoteSession {
     }
 
     fn exchange(&mut self, id: u64, frame: &[u8]) -> io::Result<Vec<u8>> {
-        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + self.timeout };
+        let deadline = Instant::now() + self.timeout;
+        let mut timed = Timed { tcp: &self.tcp, deadline, timeouts: &mut self.timeouts };
         let mut stream = Stream::new(&mut self.tls, &mut timed);
         stream.write_all(frame)?;
         stream.flush()?;

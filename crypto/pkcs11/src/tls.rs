@@ -48,17 +48,27 @@ pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong(path, &"want one private key in PEM"))
 }
 
-/// A connection that is given up at a point in time, however slowly bytes trickle.
+/// A connection that is given up at a point in time, to the millisecond, however slowly bytes trickle.
 pub struct Timed<'a> {
     pub tcp: &'a TcpStream,
     pub deadline: Instant,
+    /// Of this socket: nobody else sets them, in the same direction.
+    pub timeouts: &'a mut Timeouts,
+}
+
+/// A socket's timeouts as they were set last. Who asks and answers a thousand times a second sets them once.
+#[derive(Default)]
+pub struct Timeouts {
+    read: Option<Duration>,
+    write: Option<Duration>,
 }
 
 impl Timed<'_> {
+    /// In whole milliseconds, rounded up.
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-            left => Ok(Some(left.max(Duration::from_millis(1)))),
+            left => Ok(Some(Duration::from_millis(left.as_micros().div_ceil(1000).max(1) as u64))),
         }
     }
 }
@@ -73,14 +83,22 @@ fn timed_out(e: io::Error) -> io::Error {
 
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tcp.set_read_timeout(self.left()?)?;
+        let left = self.left()?;
+        if self.timeouts.read != left {
+            self.tcp.set_read_timeout(left)?;
+            self.timeouts.read = left;
+        }
         self.tcp.read(buffer).map_err(timed_out)
     }
 }
 
 impl Write for Timed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tcp.set_write_timeout(self.left()?)?;
+        let left = self.left()?;
+        if self.timeouts.write != left {
+            self.tcp.set_write_timeout(left)?;
+            self.timeouts.write = left;
+        }
         self.tcp.write(bytes).map_err(timed_out)
     }
 
