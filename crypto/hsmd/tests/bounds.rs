@@ -138,25 +138,6 @@ fn more_requests_in_flight_than_allowed_are_refused_one_by_one() {
 }
 
 #[test]
-fn what_a_client_asked_for_that_left_is_not_done() {
-    let daemon = Inside::start("");
-    daemon.token.shut();
-    let mut client = daemon.connect("gateway");
-    for _ in 0..20 {
-        client.send(&sign("web")).unwrap();
-    }
-    // The token has four sessions; the rest waits.
-    until("all are in flight", || daemon.metrics.in_flight.load(SeqCst) == 20);
-    until("four are being signed", || daemon.token.waiting.load(SeqCst) == 4);
-    drop(client);
-    until("it left", || daemon.metrics.connections.load(SeqCst) == 0);
-    daemon.token.open();
-    until("none is in flight", || daemon.metrics.in_flight.load(SeqCst) == 0);
-    assert_eq!(daemon.token.signed.load(SeqCst), 4);
-    assert_eq!(daemon.connect("gateway").ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]));
-}
-
-#[test]
 fn a_client_that_does_not_read_its_answers_is_closed() {
     let daemon = Inside::start("write-timeout = 300ms");
     let mut client = daemon.connect("operator");

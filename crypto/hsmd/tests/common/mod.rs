@@ -149,6 +149,10 @@ impl Client {
     }
 
     pub fn of(pki: &Pki, address: SocketAddr, who: &str) -> io::Result<Client> {
+        Client::over(pki, TcpStream::connect(address)?, who)
+    }
+
+    pub fn over(pki: &Pki, mut tcp: TcpStream, who: &str) -> io::Result<Client> {
         let path = |file: String| PathBuf::from(pki.text(&file));
         let chain = tls::certificates(&path(format!("{who}.crt"))).unwrap();
         let key = tls::private_key(&path(format!("{who}.key"))).unwrap();
@@ -162,7 +166,6 @@ impl Client {
         let name = ServerName::try_from("server").unwrap();
         let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
         connection.set_buffer_limit(None);
-        let mut tcp = TcpStream::connect(address)?;
         tcp.set_read_timeout(Some(GUARD))?;
         tcp.set_write_timeout(Some(GUARD))?;
         tcp.set_nodelay(true)?;
@@ -324,6 +327,7 @@ impl Session for StandInSession {
 /// A daemon in this process, with a stand-in for its token.
 pub struct Inside {
     pub token: Arc<StandIn>,
+    pub work: Arc<Work>,
     pub server: Arc<Server>,
     pub metrics: Arc<Metrics>,
     pub address: SocketAddr,
@@ -333,17 +337,22 @@ pub struct Inside {
 
 impl Inside {
     pub fn start(settings: &str) -> Inside {
-        let token = "[token]\nmodule = /stand-in.so\ntoken = t\npin-file = /none\nsessions = 4\ntimeout = 60s\n";
-        let config = Config::parse(&(pki().daemon(settings) + token)).unwrap();
+        Inside::start_with(settings, "timeout = 60s")
+    }
+
+    /// With settings of its token, too.
+    pub fn start_with(settings: &str, token: &str) -> Inside {
+        let token = format!("[token]\nmodule = /stand-in.so\ntoken = t\npin-file = /none\nsessions = 4\n{token}\n");
+        let config = Config::parse(&(pki().daemon(settings) + &token)).unwrap();
         let (token, metrics) = (StandIn::new(), Arc::new(Metrics::default()));
         let work = Work::start(config.token.clone(), Box::new(StandInToken(token.clone())), metrics.clone());
         until("the token is up", || work.up());
-        let server = Server::new(config.clone(), Live::new(&config).unwrap(), work);
+        let server = Server::new(config.clone(), Live::new(&config).unwrap(), work.clone());
         let listener = Arc::new(TcpListener::bind(config.listen).unwrap());
         let address = listener.local_addr().unwrap();
         let (accepting, listening) = (server.clone(), listener.clone());
         thread::spawn(move || accepting.accept(&listening));
-        Inside { token, server, metrics, address, listener, config }
+        Inside { token, work, server, metrics, address, listener, config }
     }
 
     pub fn connect(&self, who: &str) -> Client {
