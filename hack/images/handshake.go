@@ -42,7 +42,9 @@ type gatewayRun struct {
 }
 
 // needsToken says whether the handshakes of a command are with keys in HSMs.
-func needsToken(args []string) bool { return len(args) > 0 && args[0] == "hsm" }
+func needsToken(args []string) bool {
+	return len(args) > 0 && (args[0] == "hsm" || args[0] == "resumption")
+}
 
 // handshake runs crypto/handshake with the HAProxy, OpenSSL and provider of the gateway's image.
 func (b *builder) handshake(ctx context.Context, args []string, out io.Writer) error {

@@ -196,7 +196,9 @@ pub fn run(rounds: usize, handshakes: usize, seconds: usize) -> Result<()> {
     let parts = Parts::new(dir.path())?;
     println!("{}\n", setting()?);
     let mut failures = cost(dir.path(), &parts, rounds, handshakes)?;
-    failures.extend(slow(dir.path(), &parts, rounds, Duration::from_secs(seconds as u64))?);
+    let time = Duration::from_secs(seconds as u64);
+    failures.extend(slow(dir.path(), &parts, rounds, time)?);
+    failures.extend(threads(dir.path(), &parts, rounds, time)?);
     if failures.is_empty() {
         return Ok(());
     }
@@ -387,6 +389,56 @@ fn slow(dir: &Path, parts: &Parts, rounds: usize, time: Duration) -> Result<Vec<
     println!("\nThe aim is 8 times the handshakes of threads that wait, with as many sessions.\n");
     let last = rows.last_mut().ok_or("no rows")?;
     failures.extend(controls(dir, parts, last, &others, &other)?);
+    Ok(failures)
+}
+
+/// What a second thread of HAProxy is worth where a slow token has sessions for all clients.
+fn threads(dir: &Path, parts: &Parts, rounds: usize, time: Duration) -> Result<Vec<String>> {
+    println!(
+        "\nHAProxy's threads and a token that takes {} ms, ASYNC, {MANY} sessions and clients. Median (quartiles) of {rounds} rounds of {} s, all by turns.\n",
+        DELAY.as_millis(),
+        time.as_secs()
+    );
+    let key = pki::certificate(dir, "ECDSA-P384")?.file.with_extension("key");
+    let certificate = parts.certificate_of("threads", &key)?;
+    let mut rows: Vec<Row> = vec![];
+    for threads in [1, 2] {
+        let name = format!("threads-{threads}");
+        let fake = parts.fake(&name, "threads", &key)?;
+        fake.takes(DELAY)?;
+        let environment = parts.slot(&name, "ordered", &[parts.member_fake("a", &fake, MANY)], &["threads"])?;
+        let settings = Settings {
+            asynchronous: true,
+            threads,
+            environment: &environment,
+            ..Settings::new(Providers::Stock, GROUP)
+        };
+        let row = Row::new(dir, &name.replace('-', " "), &[&certificate], &settings)?;
+        rows.push(Row { fakes: vec![fake], counted: true, ..row });
+    }
+    measure(&mut rows, rounds, |row| row.measure(|client, server| press(client, server.address(), time)))?;
+    println!(
+        "{:<33} {:>18} {:>21} {:>21} {:>8} {:>21}   signatures",
+        "", "handshakes/s", "of one thread's", "median, ms", "99 %", "CPU"
+    );
+    let one = rows[0].seen.rate.clone();
+    let mut failures = vec![];
+    for row in &rows {
+        failures.extend(row.seen.failures.iter().cloned());
+        if row.seen.rate.is_empty() {
+            continue; // it is among the failures
+        }
+        println!(
+            "{:<33} {:>18} {:>21} {:>21} {:>8.1} {:>21}   {}",
+            row.name,
+            format!("{:.0}", spread(&row.seen.rate)),
+            format!("{:.2}", spread(&ratios(&row.seen.rate, &one))),
+            format!("{:.1}", spread(&row.seen.median)),
+            row.seen.p99(),
+            format!("{:.0}", spread(&row.seen.cpu)),
+            row.signed_by(parts)?
+        );
+    }
     Ok(failures)
 }
 

@@ -3,11 +3,12 @@
 //! - `qtls-handshake demo`: the KpqC cases, with certificate sizes and times beside those of classical and NIST's.
 //! - `qtls-handshake cost`: CPU of HAProxy for each handshake, with and without the provider's fast path.
 //! - `qtls-handshake resumption`: CPU of HAProxy for a full handshake and for one that a ticket resumes, by mode.
-//! - `qtls-handshake hsm`: handshakes, their times and CPU with keys in tokens: in each way there is, and with a slow one.
+//! - `qtls-handshake hsm`: handshakes, their times and CPU with keys in tokens: in each way there is, with a slow one, and
+//!   with one that has sessions for all while HAProxy has one thread or two.
 //! - `qtls-handshake operations`: what single operations cost, of every algorithm and provider.
 //!
-//! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES). `hsm` needs
-//! pkcs11-provider, and libqtls_pkcs11.so, libkryoptic_pkcs11.so and hsmd beside itself.
+//! It needs haproxy and openssl on PATH, and oqsprovider.so where OpenSSL looks for modules (OPENSSL_MODULES). `hsm`
+//! and `resumption` need pkcs11-provider, and libqtls_pkcs11.so, libkryoptic_pkcs11.so and hsmd beside itself.
 
 mod client;
 mod cost;

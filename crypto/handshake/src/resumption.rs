@@ -5,12 +5,14 @@ use crate::{
     pki,
     server::{scratch, setting, Providers, Server, Settings},
     stats::spread,
+    token::{until, Parts},
     Result,
 };
 use openssl::{base64::encode_block, rand::rand_bytes, ssl::SslSession};
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 /// How a gateway may be run.
@@ -22,11 +24,12 @@ struct Mode {
 }
 
 const BOTH: &[Providers] = &[Providers::Stock, Providers::Preferred];
+const HYBRID: &str = "X25519MLKEM768";
 
 /// RSA-4096 with X25519 is what most servers have today. The fast path has nothing for it.
 const MODES: [Mode; 4] = [
-    Mode { name: "hybrid", group: "X25519MLKEM768", certificate: "ML-DSA-65", providers: BOTH },
-    Mode { name: "hybrid", group: "X25519MLKEM768", certificate: "ECDSA-P256", providers: BOTH },
+    Mode { name: "hybrid", group: HYBRID, certificate: "ML-DSA-65", providers: BOTH },
+    Mode { name: "hybrid", group: HYBRID, certificate: "ECDSA-P256", providers: BOTH },
     Mode { name: "classical", group: "X25519", certificate: "RSA-4096", providers: &[Providers::Stock] },
     Mode { name: "PQC only", group: "MLKEM1024", certificate: "ML-DSA-87", providers: BOTH },
 ];
@@ -49,6 +52,19 @@ struct Row {
 }
 
 impl Row {
+    /// An HAProxy with a certificate that the client trusts.
+    fn new(dir: &Path, name: String, settings: &Settings, certificate: &Path, trusted: &Path) -> Result<Row> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let server = format!("haproxy-{}", NEXT.fetch_add(1, Relaxed));
+        Ok(Row {
+            name,
+            client: Client::new(settings.group, trusted)?,
+            server: Server::start(dir, &server, settings, &[certificate])?,
+            full: Kind::default(),
+            resumed: Kind::default(),
+        })
+    }
+
     /// As many handshakes in full, and then as many that the tickets of these resume, each a ticket of its own.
     fn round(&mut self, handshakes: usize) -> Result<()> {
         let none = (0..handshakes).map(|_| None).collect();
@@ -108,6 +124,10 @@ fn ticket_keys(dir: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
+fn name(mode: &str, group: &str, certificate: &str, by: &str) -> String {
+    format!("{mode:<10} {group:<15} {certificate:<11} {by:<9}")
+}
+
 pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
     let dir = scratch()?;
     let keys = ticket_keys(dir.path())?;
@@ -118,20 +138,25 @@ pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
         let certificate = pki::certificate(dir.path(), mode.certificate)?;
         for &providers in mode.providers {
             let by = if providers == Providers::Stock { "OpenSSL" } else { "fast path" };
-            rows.push(Row {
-                name: format!("{:<10} {:<15} {:<11} {by:<9}", mode.name, mode.group, mode.certificate),
-                client: Client::new(mode.group, &certificate.file)?,
-                server: Server::start(
-                    dir.path(),
-                    &rows.len().to_string(),
-                    &Settings { ticket_keys: Some(&keys), ..Settings::new(providers, mode.group) },
-                    &[&certificate.file],
-                )?,
-                full: Kind::default(),
-                resumed: Kind::default(),
-            });
+            let settings = Settings { ticket_keys: Some(&keys), ..Settings::new(providers, mode.group) };
+            let file = &certificate.file;
+            rows.push(Row::new(dir.path(), name(mode.name, mode.group, mode.certificate, by), &settings, file, file)?);
         }
     }
+    // A resumed handshake has no signature: a key in a token is not asked for.
+    let parts = Parts::new(dir.path())?;
+    let token = parts.kryoptic(&[("key", &["-algorithm", "ML-DSA-65"])])?;
+    let certificate = parts.certificate(&parts.directly(&token, false)?, "key")?;
+    let member = parts.member_kryoptic("kryoptic", 1);
+    let environment = [parts.slot("module", "ordered", &[member], &["key"])?, token.environment()].concat();
+    let settings = Settings {
+        ticket_keys: Some(&keys),
+        asynchronous: true,
+        environment: &environment,
+        ..Settings::new(Providers::Stock, HYBRID)
+    };
+    let in_token = name("hybrid", HYBRID, "ML-DSA-65", "token");
+    rows.push(Row::new(dir.path(), in_token, &settings, &certificate, &certificate.with_extension("crt"))?);
     for row in &mut rows {
         row.round(handshakes)?; // the first connections also fill caches
         (row.full, row.resumed) = Default::default();
@@ -157,7 +182,17 @@ pub fn run(rounds: usize, handshakes: usize) -> Result<()> {
             format!("{}/{}", row.resumed.resumed, row.resumed.handshakes)
         );
     }
-    let failures: Vec<String> = rows.iter().filter_map(|r| failure(&r.name, &r.full, &r.resumed)).collect();
+    let mut failures: Vec<String> = rows.iter().filter_map(|r| failure(&r.name, &r.full, &r.resumed)).collect();
+    let process = rows.last().ok_or("no rows")?.server.id();
+    let full = (handshakes * (rounds + 1)) as u64; // with those that filled caches
+    let signed = until("the token's signatures are counted", || {
+        let signed = parts.signatures(process)?.iter().map(|member| member.1).sum::<u64>();
+        Ok((signed >= full).then_some(signed))
+    })?;
+    println!("\nThe token made {signed} signatures, for {full} handshakes in full and as many that were resumed.");
+    if signed != full {
+        failures.push(format!("the token made {signed} signatures for {full} handshakes in full"));
+    }
     if failures.is_empty() {
         return Ok(());
     }
