@@ -730,8 +730,9 @@ type BenchmarkLatency struct {
 
 // BenchmarkReportReference names a ConfigMap.
 type BenchmarkReportReference struct {
-	// name of the ConfigMap, with the keys report.html, report.md and
-	// report.json.
+	// name of the ConfigMap, with the key report.json.gz. Beside it, where there is
+	// room, are report.html.gz and report.md.gz, which else have the ConfigMaps
+	// `<name>-html` and `<name>-md`; and report.json, report.html and report.md.
 	// +required
 	Name string `json:"name"`
 }

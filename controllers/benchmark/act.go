@@ -45,10 +45,9 @@ type outcome struct {
 	next time.Duration
 	// before are the replicas that the status has to have before they are changed.
 	before *int32
-	// report that was written.
-	report *report.Report
-	// noBaseline is why it could not be compared with the one that the spec names.
-	noBaseline *conditions.Problem
+	// report that was made; unstored is why no ConfigMap has it, nil where one does.
+	report   *report.Report
+	unstored error
 	// restored: the gateway was put back.
 	restored bool
 }
@@ -91,11 +90,11 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	case plan.Restore:
 		return r.restore(ctx, s)
 	case plan.Finish:
-		full, noBaseline, err := r.writeReport(ctx, s)
+		full, unstored, err := r.writeReport(ctx, s)
 		if _, isProblem := conditions.AsProblem(err); isProblem && b.Status.Phase == v1alpha1.BenchmarkAborting {
 			err = nil // why it was aborted is what the status has to say
 		}
-		return outcome{report: full, noBaseline: noBaseline}, err
+		return outcome{report: full, unstored: unstored}, err
 	}
 	return outcome{}, nil
 }

@@ -26,7 +26,6 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/load"
-	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/testenv"
 )
@@ -53,11 +52,9 @@ func wholeRun(w *world, b *v1alpha1.QTLSBenchmark) {
 			w.t.Errorf("point %d: latency %+v", i, l)
 		}
 	}
-	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-	w.get(files)
-	r, err := report.Parse([]byte(files.Data[reportJSON]))
-	if err != nil || len(r.Points) != 2 || r.Name != "scaling" || r.Seed != b.Status.Plan.Seed || !strings.Contains(files.Data["report.md"], "hybrid") || !strings.Contains(files.Data["report.html"], "</html>") {
-		w.t.Errorf("the report: %+v, %v", r, err)
+	files, r := w.files(b)
+	if len(r.Points) != 2 || r.Name != "scaling" || r.Seed != b.Status.Plan.Seed || !strings.Contains(files.Data["report.md"], "hybrid") || !strings.Contains(files.Data["report.html"], "</html>") {
+		w.t.Errorf("the report: %+v", r)
 	}
 	var jobs batchv1.JobList
 	if err := w.List(w.t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil || len(jobs.Items) > 0 {
@@ -284,11 +281,8 @@ func TestARunThatIsCancelledPutsTheGatewayBackAndKeepsWhatWasMeasured(t *testing
 	if err := w.untouched(); err != nil {
 		t.Error(err)
 	}
-	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-	w.get(files)
-	r, err := report.Parse([]byte(files.Data[reportJSON]))
-	if err != nil || len(r.Points) != 2 || !strings.Contains(r.Aborted, v1alpha1.ReasonCancelled) {
-		t.Errorf("the report: %+v, %v", r, err)
+	if _, r := w.files(b); len(r.Points) != 2 || r.Aborted == nil || r.Aborted.Reason != v1alpha1.ReasonCancelled {
+		t.Errorf("the report: %+v", r)
 	}
 }
 
@@ -420,11 +414,7 @@ func TestADeletedBenchmarkGivesItsGatewayBack(t *testing.T) {
 func TestAnOperatorThatStartsPutsGatewaysOfDeletedBenchmarksBack(t *testing.T) {
 	w := newWorld(t)
 	b := w.benchmark()
-	for range 3 {
-		if _, err := w.step(w.Client, b); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.steps(b, 3)
 	if w.untouched() == nil {
 		t.Fatal("the gateway is not scaled")
 	}
@@ -484,17 +474,7 @@ func TestTwoBenchmarksMeasureAGatewayOneAfterTheOther(t *testing.T) {
 	second.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}
 	second.Status = v1alpha1.QTLSBenchmarkStatus{}
 	w.create(second)
-	testenv.Eventually(t, func(ctx context.Context) error {
-		if err := w.Get(ctx, client.ObjectKeyFromObject(second), second); err != nil {
-			return err
-		}
-		for _, c := range second.Status.Conditions {
-			if c.Reason == v1alpha1.ReasonGatewayBusy && strings.Contains(c.Message, `QTLSBenchmark "scaling" measures`) {
-				return nil
-			}
-		}
-		return fmt.Errorf("%+v", second.Status)
-	})
+	w.waitsFor(second, v1alpha1.ReasonGatewayBusy, `QTLSBenchmark "scaling" measures`)
 	release()
 	w.reaches(first, v1alpha1.BenchmarkCompleted)
 	w.reaches(second, v1alpha1.BenchmarkCompleted)
@@ -536,15 +516,7 @@ func TestABadMeasurementIsNoResult(t *testing.T) {
 			w.result = c.result
 			w.start()
 			b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas, s.Load.Repetitions = []int32{1}, ptr.To[int32](1) })
-			testenv.Eventually(t, func(ctx context.Context) error {
-				if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
-					return err
-				}
-				if b.Status.CompletionTime == nil {
-					return fmt.Errorf("%+v", b.Status)
-				}
-				return nil
-			})
+			w.until(b, func() bool { return b.Status.CompletionTime != nil })
 			p := b.Status.Points[0]
 			if p.Valid || !slices.ContainsFunc(p.InvalidBecause, func(s string) bool { return strings.Contains(strings.ReplaceAll(s, `"`, `\"`), c.says) }) {
 				t.Errorf("%q, want one that says %q", p.InvalidBecause, c.says)
@@ -560,17 +532,7 @@ func TestWhatTheSpecNamesIsWaitedForBeforeAnythingIsTouched(t *testing.T) {
 		s.Target.CARefs[0].Name = "later"
 		s.Target.Listener = "https"
 	})
-	testenv.Eventually(t, func(ctx context.Context) error {
-		if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
-			return err
-		}
-		for _, c := range b.Status.Conditions {
-			if c.Reason == v1alpha1.ReasonAuthorityNotFound && strings.Contains(c.Message, `spec.target.caRefs[0]: there is no ConfigMap "later" with key "ca.crt"`) {
-				return nil
-			}
-		}
-		return fmt.Errorf("%+v", b.Status)
-	})
+	w.waitsFor(b, v1alpha1.ReasonAuthorityNotFound, `spec.target.caRefs[0]: there is no ConfigMap "later" with key "ca.crt"`)
 	if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkPending {
 		t.Errorf("%s, %v", b.Status.Phase, err)
 	}
@@ -583,20 +545,12 @@ func TestWhatTheSpecNamesIsNotWaitedForLongerThanTheRunMayTake(t *testing.T) {
 	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Target.CARefs[0].Name = "never" })
 	clock := clocktesting.NewFakePassiveClock(b.CreationTimestamp.Time)
 	w.clock = clock
-	steps := func() {
-		for range 4 { // the plan, the first step, and what ends a run
-			if _, err := w.step(w.Client, b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.get(b)
-	}
-	steps()
+	w.steps(b, toEnd)
 	if b.Status.Phase != v1alpha1.BenchmarkPending {
 		t.Errorf("at first it is %s", b.Status.Phase)
 	}
 	clock.SetTime(clock.Now().Add(b.Spec.MaxDuration.Duration + time.Second))
-	steps()
+	w.steps(b, toEnd)
 	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonAuthorityNotFound, `there is no ConfigMap "never" with key "ca.crt" in namespace`)
 	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonAuthorityNotFound, "it was waited for that for 1h0m0s (spec.maxDuration)")
 	if err := w.untouched(); err != nil || b.Status.Phase != v1alpha1.BenchmarkFailed {

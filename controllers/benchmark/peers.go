@@ -309,7 +309,7 @@ func comparisons(b *v1alpha1.QTLSBenchmark, r report.Report) []v1alpha1.Benchmar
 				} else if c := point.Capacity; c != nil && !c.Valid {
 					var reasons because
 					reasons.add(c.Repetitions)
-					one.InvalidBecause = reasons.list()
+					one.InvalidBecause = reasons.list(100)
 				} else {
 					one.InvalidBecause = []string{"no repetition has a valid capacity of both"}
 				}

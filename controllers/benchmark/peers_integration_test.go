@@ -233,12 +233,7 @@ func TestAPeerThatCannotBeMadeIsSaidBeforeTheRun(t *testing.T) {
 				w.certificate()
 			}
 			b := w.benchmark(c.change)
-			for range 2 { // the plan, and the first step
-				if _, err := w.step(w.Client, b); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w.get(b)
+			w.steps(b, 2) // the plan, and the first step
 			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
 			if err := w.untouched(); err != nil {
 				t.Error(err)

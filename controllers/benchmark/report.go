@@ -1,12 +1,9 @@
 package benchmark
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -28,15 +25,6 @@ import (
 	"qtls.dev/qtls/internal/version"
 )
 
-const (
-	// reportJSON is the key of a report's ConfigMap that is read again.
-	reportJSON = "report.json"
-	// compressed ends a key whose content is.
-	compressed = ".gz"
-	// mostReport is the most that is read of one.
-	mostReport = 16 << 20
-)
-
 func reportName(b *v1alpha1.QTLSBenchmark) string { return b.Name + "-report" }
 
 // head of a report: all that is not measured.
@@ -47,8 +35,8 @@ func head(s state) report.Report {
 	l := s.plan.Load
 	r.Load = &report.Load{ClientsPerReplica: int(l.VirtualUsersPerReplica), Percent: int(l.LatencyLoad), Pods: int(generator.Pods(b)), WarmUp: l.WarmUp, Window: l.Duration, Repetitions: int(l.Repetitions)}
 	if s.aborted() {
-		r.Aborted = whyAborted(b)
-		r.Notes = append(r.Notes, "The run was aborted: "+r.Aborted)
+		r.Aborted = ptr.To(whyAborted(b))
+		r.Notes = append(r.Notes, "The run was aborted: "+r.Aborted.String())
 	}
 	if b.Status.StartTime != nil {
 		r.Started = b.Status.StartTime.UTC()
@@ -234,35 +222,23 @@ func (r *Reconciler) baseline(ctx context.Context, b *v1alpha1.QTLSBenchmark) (*
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("ConfigMap %s: %w", ref.Name, err)
 	}
-	text, ok, err := storedReport(c)
+	place := report.Place{}
+	for name, text := range c.Data {
+		place[name] = []byte(text)
+	}
+	maps.Copy(place, c.BinaryData)
+	text, ok, err := place.JSON()
 	if !ok {
-		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineNotFound, "spec.baselineRef: there is no ConfigMap %q with key %q in namespace %q; name the report of an earlier benchmark", ref.Name, reportJSON, b.Namespace)
+		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineNotFound, "spec.baselineRef: there is no ConfigMap %q with key %q in namespace %q; name the report of an earlier benchmark", ref.Name, report.JSONFile, b.Namespace)
 	}
 	var parsed report.Report
 	if err == nil {
 		parsed, err = report.Parse(text)
 	}
 	if err != nil {
-		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineInvalid, "spec.baselineRef: ConfigMap %q, key %q: %v", ref.Name, reportJSON, err)
+		return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonBaselineInvalid, "spec.baselineRef: ConfigMap %q, key %q: %v", ref.Name, report.JSONFile, err)
 	}
 	return &parsed, nil
-}
-
-// storedReport is the JSON in a report's ConfigMap, if there is any.
-func storedReport(c *corev1.ConfigMap) (text []byte, ok bool, err error) {
-	if text, ok := c.Data[reportJSON]; ok {
-		return []byte(text), true, nil
-	}
-	packed, ok := c.BinaryData[reportJSON+compressed]
-	if !ok {
-		return nil, false, nil
-	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, true, err
-	}
-	text, err = io.ReadAll(io.LimitReader(z, mostReport))
-	return text, true, err
 }
 
 // modesInHSM are those of a listener with a certificate whose key is in an HSM.
@@ -293,9 +269,9 @@ func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, 
 	return in, nil
 }
 
-// writeReport of what was measured, if anything was. Where it could not be compared
-// with the baseline that the spec names, noBaseline says why.
-func (r *Reconciler) writeReport(ctx context.Context, s state) (written *report.Report, noBaseline *conditions.Problem, err error) {
+// writeReport of what was measured, if anything was. Where it is too large to be
+// stored, unstored says so, and what was measured is in the status alone.
+func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Report, unstored, err error) {
 	if len(s.records) == 0 {
 		return nil, nil, nil
 	}
@@ -309,7 +285,7 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (written *report.
 	baseline, err := r.baseline(ctx, s.benchmark)
 	if problem, gone := conditions.AsProblem(err); gone {
 		full.Notes = append(full.Notes, "The baseline is not compared with: "+problem.Message) // it was there when the run began
-		full.NotCompared, noBaseline = problem.Message, problem
+		full.NotCompared = &report.Why{Reason: problem.Reason, Message: problem.Message}
 	} else if err != nil {
 		return nil, nil, err
 	}
@@ -317,22 +293,31 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (written *report.
 		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
 		full.Comparison.Tolerance = float64(ptr.Deref(s.benchmark.Spec.BaselineRef.Tolerance, 10)) / 100
 	}
-	files, err := full.Files()
+	places, err := full.Files()
+	if errors.Is(err, report.ErrTooLarge) {
+		return &full, nil, fmt.Errorf("%w; have fewer modes, numbers of replicas, repetitions or peers in another benchmark", err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return &full, noBaseline, r.apply(ctx, s.benchmark, stored(s.benchmark, files))
+	// The first one, which is the report, comes last: where it is, all are.
+	for _, ending := range slices.Backward(slices.Sorted(maps.Keys(places))) {
+		if err := r.apply(ctx, s.benchmark, stored(s.benchmark, ending, places[ending])); err != nil {
+			return nil, nil, err
+		}
+	}
+	return &full, nil, nil
 }
 
-// stored are the files of a report, as its ConfigMap has them.
-func stored(b *v1alpha1.QTLSBenchmark, files map[string][]byte) *corev1.ConfigMap {
+// stored are files of a report, as their ConfigMap has them.
+func stored(b *v1alpha1.QTLSBenchmark, ending string, files report.Place) *corev1.ConfigMap {
 	c := &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: generator.Meta(b, reportName(b)),
+		ObjectMeta: generator.Meta(b, reportName(b)+ending),
 		Data:       map[string]string{}, BinaryData: map[string][]byte{},
 	}
 	for name, content := range files {
-		if strings.HasSuffix(name, compressed) {
+		if strings.HasSuffix(name, report.Compressed) {
 			c.BinaryData[name] = content
 		} else {
 			c.Data[name] = string(content)

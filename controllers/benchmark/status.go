@@ -1,10 +1,8 @@
 package benchmark
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -109,133 +107,82 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		complete(metav1.ConditionFalse, a.Reason, a.Message)
 	case plan.Finish:
 		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
+		say := func(kind string, j *report.Judgement) {
+			if j == nil {
+				return
+			}
+			status := metav1.ConditionFalse
+			if j.Holds {
+				status = metav1.ConditionTrue
+			}
+			set(kind, status, j.Reason, j.Message)
+		}
 		if done.report != nil {
 			after.Scaling = scalingOf(*done.report)
-			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
+			if done.unstored == nil {
+				after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
+			}
 			after.Peers = comparisons(b, *done.report)
 			peersCompared(after, set)
-		}
-		against := compared(b, done)
-		if against != nil {
-			set(v1alpha1.ConditionCompared, against.status, against.reason, against.message)
+			say(v1alpha1.ConditionCompared, done.report.Compared())
+			say(v1alpha1.ConditionPassed, done.report.Passed())
+		} else {
+			say(v1alpha1.ConditionPassed, unmeasured(b).Passed())
 		}
 		if after.Phase != v1alpha1.BenchmarkAborting {
 			after.Phase = v1alpha1.BenchmarkCompleted
-			complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; ConfigMap %q has the report", after.Progress, reportName(b)))
+			complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; %s", after.Progress, whereReportIs(b, done)))
 			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "everything is measured")
-			if done.report != nil {
-				passed(*done.report, against, set)
-			}
 			break
 		}
-		reason, why := abortReason(b), whyAborted(b)
-		if len(b.Spec.Thresholds) > 0 || b.Spec.BaselineRef != nil {
-			// Whatever was measured before: it is not what was to be decided.
-			set(v1alpha1.ConditionPassed, metav1.ConditionFalse, reason, "the run was aborted, so nothing is decided: "+why)
-		}
-		if reason == v1alpha1.ReasonCancelled {
+		why := whyAborted(b)
+		if why.Reason == v1alpha1.ReasonCancelled {
 			after.Phase = v1alpha1.BenchmarkCancelled
-			complete(metav1.ConditionTrue, reason, fmt.Sprintf("spec.cancel is true: %s measurements are made", after.Progress))
-			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, reason, "it was cancelled")
+			complete(metav1.ConditionTrue, why.Reason, fmt.Sprintf("spec.cancel is true: %s measurements are made; %s", after.Progress, whereReportIs(b, done)))
+			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, why.Reason, "it was cancelled")
 			break
 		}
 		after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
-		set(v1alpha1.ConditionFailed, metav1.ConditionTrue, reason, why)
+		told := why.String()
+		if done.unstored != nil {
+			told += "; " + whereReportIs(b, done)
+		}
+		set(v1alpha1.ConditionFailed, metav1.ConditionTrue, why.Reason, told)
 	}
 	restored(&after, s, done, set)
 	return after, nil
 }
 
-// verdict is what a condition says.
-type verdict struct {
-	status          metav1.ConditionStatus
-	reason, message string
+// whyAborted is what the condition Complete says of a run that was aborted.
+func whyAborted(b *v1alpha1.QTLSBenchmark) report.Why {
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); c != nil {
+		return report.Why{Reason: c.Reason, Message: c.Message}
+	}
+	return report.Why{Reason: v1alpha1.ReasonThresholdsNotPassed, Message: "the status does not say why"}
 }
 
-// compared says what became of the comparison with the baseline; nil where there was
-// none to be made.
-func compared(b *v1alpha1.QTLSBenchmark, done outcome) *verdict {
-	if p := done.noBaseline; p != nil {
-		return &verdict{metav1.ConditionFalse, p.Reason, p.Message}
-	}
-	if done.report == nil || done.report.Comparison == nil {
-		return nil
-	}
-	c := done.report.Comparison
-	if c.Refused {
-		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonRefused, fmt.Sprintf("spec.baselineRef: %q is of other machines, quotas or load: %s; measure a baseline here, or set force", b.Spec.BaselineRef.Name, strings.Join(c.Differences, "; "))}
-	}
-	tolerance := math.Round(100 * c.Tolerance)
-	change, rows := c.Verdict()
-	var told []string
-	for _, r := range rows {
-		told = append(told, r.String())
-	}
-	v := &verdict{status: metav1.ConditionTrue}
-	switch change {
-	case report.Worse:
-		v.reason, v.message = v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %v %%: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
-	case report.Better:
-		v.reason, v.message = v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %v %%, and none is worse: %s", len(rows), c.Baseline, tolerance, strings.Join(told, " | "))
-	case report.Same:
-		v.reason, v.message = v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %v %%", c.Baseline, tolerance)
-	default:
-		v.status, v.reason, v.message = metav1.ConditionFalse, v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: not every figure can be compared with those of %q, and one that cannot may be worse; both need the modes, the numbers of replicas, valid points and 2 repetitions: %s", b.Spec.BaselineRef.Name, strings.Join(told, " | "))
-	}
-	return v
-}
-
-// passed says whether the thresholds hold, and nothing is worse than the baseline;
-// nothing where there are neither. A point that is no result could hide that it is
-// worse.
-func passed(r report.Report, against *verdict, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
-	if len(r.Thresholds) == 0 && against == nil {
-		return
-	}
-	reason, told := "", []string(nil)
-	valid, all := r.ValidPoints()
-	for _, t := range r.Thresholds {
-		if t.Verdict != threshold.Passed {
-			reason = v1alpha1.ReasonThresholdsNotPassed
-			told = append(told, fmt.Sprintf("%s: %s: %s", t.Text, t.Verdict, strings.Join(t.Told(), "; ")))
-		}
-	}
+// whereReportIs of a run that is over.
+func whereReportIs(b *v1alpha1.QTLSBenchmark, done outcome) string {
 	switch {
-	case against == nil:
-	case against.status != metav1.ConditionTrue || against.reason == v1alpha1.ReasonWorse:
-		reason, told = cmp.Or(reason, against.reason), append(told, against.message)
-	case valid < all:
-		reason, told = cmp.Or(reason, v1alpha1.ReasonPointsInvalid), append(told, "not every point is valid, so some cannot be compared with the baseline; the condition Valid has why")
+	case done.report == nil:
+		return "there is no report"
+	case done.unstored != nil:
+		return fmt.Sprintf("status.points has what they say, and no ConfigMap the report: %v", done.unstored)
 	}
-	if reason != "" {
-		set(v1alpha1.ConditionPassed, metav1.ConditionFalse, reason, strings.Join(told, " | "))
-		return
-	}
-	if len(r.Thresholds) == 0 {
-		set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonNotWorse, "nothing is worse than the baseline")
-		return
-	}
-	message := fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds))
-	if against != nil {
-		message += ", and nothing is worse than the baseline"
-	}
-	set(v1alpha1.ConditionPassed, metav1.ConditionTrue, v1alpha1.ReasonThresholdsPassed, message)
+	return fmt.Sprintf("ConfigMap %q has the report", reportName(b))
 }
 
-// abortReason and whyAborted are what the condition Complete says of a run that
-// was aborted.
-func abortReason(b *v1alpha1.QTLSBenchmark) string {
-	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); c != nil {
-		return c.Reason
+// unmeasured is the report of a run that was aborted before it measured anything:
+// nobody reads it, and it decides as one does that has measurements.
+func unmeasured(b *v1alpha1.QTLSBenchmark) report.Report {
+	r := report.Report{Aborted: ptr.To(whyAborted(b))}
+	for _, t := range b.Spec.Thresholds {
+		r.Thresholds = append(r.Thresholds, report.Threshold{Text: string(t), Verdict: threshold.Unmeasured})
 	}
-	return v1alpha1.ReasonThresholdsNotPassed
-}
-
-func whyAborted(b *v1alpha1.QTLSBenchmark) string {
-	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); c != nil {
-		return c.Reason + ": " + c.Message
+	if b.Spec.BaselineRef != nil {
+		r.NotCompared = r.Aborted
 	}
-	return "the status does not say why"
+	return r
 }
 
 func inUse(b *v1alpha1.QTLSBenchmark) string {

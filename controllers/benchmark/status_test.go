@@ -1,6 +1,7 @@
 package benchmark
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"qtls.dev/qtls/internal/bench/stats"
 	"qtls.dev/qtls/internal/bench/threshold"
 	"qtls.dev/qtls/internal/bench/validity"
-	"qtls.dev/qtls/internal/conditions"
 )
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -96,8 +96,8 @@ func TestAnAbortedRunDoesNotPass(t *testing.T) {
 	if after.Phase != v1alpha1.BenchmarkFailed || after.ReportRef == nil {
 		t.Errorf("%+v", after)
 	}
-	if full.Passed() || !strings.Contains(full.Aborted, v1alpha1.ReasonDeadlineExceeded) || !strings.Contains(full.Markdown(), "The run was aborted: DeadlineExceeded") {
-		t.Errorf("the report: %q, notes %q", full.Aborted, full.Notes)
+	if full.Passed().Holds || full.Aborted.Reason != v1alpha1.ReasonDeadlineExceeded || !strings.Contains(full.Markdown(), "The run was aborted: DeadlineExceeded") {
+		t.Errorf("the report: %v, notes %q", full.Aborted, full.Notes)
 	}
 	// All that was planned is in the status and in the report, as no result.
 	if len(after.Points) != 2 || len(full.Points) != 2 {
@@ -138,8 +138,8 @@ func TestACancelledRunIsOverAndHasNotPassed(t *testing.T) {
 	wantCondition(t, after, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCancelled, "2/8 measurements are made")
 	wantCondition(t, after, v1alpha1.ConditionFailed, "False", v1alpha1.ReasonCancelled, "")
 	wantCondition(t, after, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonCancelled, "2 of 8 measurements")
-	if after.Phase != v1alpha1.BenchmarkCancelled || after.ReportRef == nil || after.CompletionTime == nil || !strings.Contains(full.Aborted, v1alpha1.ReasonCancelled) {
-		t.Errorf("%+v, report %q", after, full.Aborted)
+	if after.Phase != v1alpha1.BenchmarkCancelled || after.ReportRef == nil || after.CompletionTime == nil || full.Aborted.Reason != v1alpha1.ReasonCancelled {
+		t.Errorf("%+v, report %v", after, full.Aborted)
 	}
 }
 
@@ -148,11 +148,11 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 	row := func(change report.Change, low, high float64) report.Row {
 		return report.Row{Mode: "hybrid", Replicas: 2, Figure: "handshakes/s", Baseline: "100", Now: "80", Change: change, Ratio: stats.Estimate{Value: (low + high) / 2, Interval: &stats.Interval{Low: low, High: high}, N: 5}}
 	}
-	missing := &conditions.Problem{Reason: v1alpha1.ReasonBaselineNotFound, Message: "there is no such ConfigMap"}
+	missing := &report.Why{Reason: v1alpha1.ReasonBaselineNotFound, Message: "there is no such ConfigMap"}
 	for name, c := range map[string]struct {
 		rows             []report.Row
 		refused          []string
-		noBaseline       *conditions.Problem
+		notCompared      *report.Why
 		compared, passed string
 		says             string
 	}{
@@ -171,8 +171,8 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		b.Status.Progress = "8/8"
 		s := stateIn(t, b, 8)
 		full := report.Report{Comparison: &report.Comparison{Baseline: "earlier", Refused: len(c.refused) > 0, Differences: c.refused, Rows: c.rows, Tolerance: .1}, Points: []report.Point{{Mode: "hybrid", Replicas: 1, Valid: true}}}
-		if c.noBaseline != nil {
-			full.Comparison, full.NotCompared = nil, c.noBaseline.Message
+		if c.notCompared != nil {
+			full.Comparison, full.NotCompared = nil, c.notCompared
 		}
 		check := func(kind, want, says string, after v1alpha1.QTLSBenchmarkStatus) {
 			t.Helper()
@@ -184,7 +184,7 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 				t.Errorf("%s: the page says something else than that passed is %v, %v", name, passed, err)
 			}
 		}
-		after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
 		check(v1alpha1.ConditionCompared, c.compared, c.says, after)
 		check(v1alpha1.ConditionPassed, c.passed, "", after)
 		check(v1alpha1.ConditionComplete, "True/Completed", "", after)
@@ -192,17 +192,33 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		// A threshold that fails is the first thing to say, and one that holds does not
 		// make up for a baseline that was better.
 		full.Thresholds = []report.Threshold{{Text: "p99 <= 1ms", Verdict: threshold.Failed}}
-		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
 		check(v1alpha1.ConditionPassed, "False/ThresholdsNotPassed", "p99 <= 1ms", after)
 		full.Thresholds[0].Verdict = threshold.Passed
-		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
 		check(v1alpha1.ConditionPassed, strings.Replace(c.passed, "NotWorse", "ThresholdsPassed", 1), "", after)
 
 		// Nor does a point that is no result.
 		full.Points[0].Valid = false
-		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, noBaseline: c.noBaseline})
+		after = summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
 		if check(v1alpha1.ConditionCompared, c.compared, c.says, after); meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionPassed) {
 			t.Errorf("%s: it passes with a point that is no result", name)
+		}
+	}
+}
+
+// What was measured is not lost with the report.
+func TestARunWhoseReportIsTooLargeSaysSo(t *testing.T) {
+	for phase, kind := range map[v1alpha1.BenchmarkPhase]string{v1alpha1.BenchmarkRestoring: v1alpha1.ConditionComplete, v1alpha1.BenchmarkAborting: v1alpha1.ConditionFailed} {
+		s := stateIn(t, inPlace(phase), 8)
+		full, err := fullReport(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full, unstored: fmt.Errorf("%w: it has much", report.ErrTooLarge)})
+		wantCondition(t, after, kind, "True", meta.FindStatusCondition(after.Conditions, kind).Reason, "status.points has what they say, and no ConfigMap the report: the report is too large: it has much")
+		if after.ReportRef != nil || len(after.Points) != 2 || after.CompletionTime == nil || len(after.Scaling) != len(full.Scaling) {
+			t.Errorf("%s: %+v", phase, after)
 		}
 	}
 }

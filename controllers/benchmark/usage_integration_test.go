@@ -176,12 +176,7 @@ func killed(w *world) {
 // limitOf the first point, in the report.
 func limitOf(w *world, b *v1alpha1.QTLSBenchmark) validity.Finding {
 	w.t.Helper()
-	stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-	w.get(stored)
-	r, err := report.Parse([]byte(stored.Data[reportJSON]))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	_, r := w.files(b)
 	return r.Points[0].Capacity.Bottleneck
 }
 
@@ -224,12 +219,7 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	if s := b.Status.Scaling; len(s) != 1 || s[0].Mode != "hybrid" || !strings.Contains(s[0].Curve, "Each replica has a quota of 50m CPU, on one machine") || s[0].Unavailable == "" || len(s[0].Predictions) > 0 {
 		t.Errorf("%+v", s)
 	}
-	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-	w.get(c)
-	r, err := report.Parse([]byte(c.Data[reportJSON]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, r := w.files(b)
 	if e := r.Environment; len(e.Machines) != 1 || e.Machines[0].CPUModel != "Some CPU" || e.Quotas[0] != (report.Quota{Container: "haproxy", CPU: "50m"}) || e.Quotas[1] != (report.Quota{Container: "k6", Memory: "1Gi"}) ||
 		!slices.Contains(e.Versions, report.Program{Name: "HAProxy, gateway", Version: "3.2.1"}) || !slices.Contains(e.Versions, report.Program{Name: "k6, load generator", Version: "v1.8.1"}) {
 		t.Errorf("environment %+v", e)
@@ -257,11 +247,8 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 		s.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "baseline"}
 	})
 	w.condition(b, v1alpha1.ConditionPassed, "False", v1alpha1.ReasonThresholdsNotPassed, "handshakesPerSecond >= 110: Failed: hybrid at 1")
-	w.get(c)
-	compared := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
-	w.get(compared)
-	if r, err = report.Parse([]byte(compared.Data[reportJSON])); err != nil || r.Comparison == nil || r.Comparison.Refused || len(r.Comparison.Rows) == 0 || r.Comparison.Rows[0].Change != report.Same {
-		t.Errorf("%+v, %v", r.Comparison, err)
+	if _, r := w.files(b); r.Comparison == nil || r.Comparison.Refused || len(r.Comparison.Rows) == 0 || r.Comparison.Rows[0].Change != report.Same {
+		t.Errorf("%+v", r.Comparison)
 	}
 }
 
@@ -298,14 +285,9 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "garbage"}, Data: map[string]string{reportJSON: "garbage"}})
+			w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "garbage"}, Data: map[string]string{report.JSONFile: "garbage"}})
 			b := w.benchmark(c.change)
-			for range 4 { // the plan, the first step, and what ends a run
-				if _, err := w.step(w.Client, b); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w.get(b)
+			w.steps(b, toEnd)
 			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
 			phase := v1alpha1.BenchmarkPending
 			if c.reason == v1alpha1.ReasonInvalid { // a spec does not change

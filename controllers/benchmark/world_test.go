@@ -40,6 +40,7 @@ import (
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/testenv"
@@ -370,27 +371,66 @@ func (w *world) gateway(name string) *v1alpha1.QTLSGateway {
 	return g
 }
 
-// reaches waits until the benchmark is in a phase.
-func (w *world) reaches(b *v1alpha1.QTLSBenchmark, phase v1alpha1.BenchmarkPhase) {
+// toEnd are the steps of a run that cannot begin: the plan, the first step, and what
+// ends it.
+const toEnd = 4
+
+// steps of the controller, one after the other; the benchmark is then as they have
+// left it.
+func (w *world) steps(b *v1alpha1.QTLSBenchmark, n int) {
+	w.t.Helper()
+	for range n {
+		if _, err := w.step(w.Client, b); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.get(b)
+}
+
+// until waits for a benchmark that is as it shall be.
+func (w *world) until(b *v1alpha1.QTLSBenchmark, is func() bool) {
 	w.t.Helper()
 	testenv.Eventually(w.t, func(ctx context.Context) error {
 		if err := w.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil {
 			return err
 		}
-		if b.Status.Phase != phase {
-			return fmt.Errorf("phase %s, not %s: %+v", b.Status.Phase, phase, b.Status.Conditions)
+		if !is() {
+			return fmt.Errorf("%s: %+v", b.Name, b.Status)
 		}
 		return nil
+	})
+}
+
+// reaches waits until the benchmark is in a phase.
+func (w *world) reaches(b *v1alpha1.QTLSBenchmark, phase v1alpha1.BenchmarkPhase) {
+	w.t.Helper()
+	w.until(b, func() bool { return b.Status.Phase == phase })
+}
+
+// waitsFor waits until a condition of the benchmark says so.
+func (w *world) waitsFor(b *v1alpha1.QTLSBenchmark, reason, says string) {
+	w.t.Helper()
+	w.until(b, func() bool {
+		return slices.ContainsFunc(b.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == reason && strings.Contains(c.Message, says) })
 	})
 }
 
 // condition of a benchmark has to have a status and reason, and to say something.
 func (w *world) condition(b *v1alpha1.QTLSBenchmark, kind string, status metav1.ConditionStatus, reason, says string) {
 	w.t.Helper()
-	c := meta.FindStatusCondition(b.Status.Conditions, kind)
-	if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
-		w.t.Errorf("%s: %+v, want %s for %s, saying %q", kind, c, status, reason, says)
+	wantCondition(w.t, b.Status, kind, status, reason, says)
+}
+
+// files of the benchmark's report, and what they say.
+func (w *world) files(b *v1alpha1.QTLSBenchmark) (*corev1.ConfigMap, report.Report) {
+	w.t.Helper()
+	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: b.Status.ReportRef.Name}}
+	w.get(files)
+	r, err := report.Parse([]byte(files.Data[report.JSONFile]))
+	if err != nil {
+		w.t.Fatal(err)
 	}
+	return files, r
 }
 
 // untouched says that the gateway is as it was made.

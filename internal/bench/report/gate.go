@@ -1,9 +1,13 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/stats"
 	"qtls.dev/qtls/internal/bench/threshold"
 )
@@ -71,23 +75,80 @@ func (r *Report) Evaluate(thresholds []threshold.Threshold) {
 	}
 }
 
-// Decides tells whether there is anything to pass: thresholds, or a baseline.
-func (r Report) Decides() bool {
-	return len(r.Thresholds) > 0 || r.Comparison != nil || r.NotCompared != ""
+// Judgement is what a condition of the benchmark says: whether it holds, and why.
+type Judgement struct {
+	Holds bool
+	Why
 }
 
-// Passed tells whether every threshold did and, where there is a baseline, every
-// point is a result and none is worse. A run that was aborted decides nothing.
-func (r Report) Passed() bool {
-	if r.Aborted != "" || r.NotCompared != "" || slices.ContainsFunc(r.Thresholds, func(t Threshold) bool { return t.Verdict != threshold.Passed }) {
-		return false
+// Compared says what became of the comparison with the baseline; nil where none was
+// to be made.
+func (r Report) Compared() *Judgement {
+	c := r.Comparison
+	switch {
+	case r.NotCompared != nil:
+		return &Judgement{false, *r.NotCompared}
+	case c == nil:
+		return nil
+	case c.Refused:
+		return &Judgement{false, Why{v1alpha1.ReasonRefused, fmt.Sprintf("spec.baselineRef: the report of %q is of other machines, quotas or load: %s; measure a baseline here, or set force", c.Baseline, strings.Join(c.Differences, "; "))}}
 	}
-	if r.Comparison == nil {
-		return true
+	tolerance := math.Round(100 * c.Tolerance)
+	change, rows := c.Verdict()
+	var told []string
+	for _, r := range rows {
+		told = append(told, r.String())
 	}
-	change, _ := r.Comparison.Verdict()
+	which := strings.Join(told, " | ")
+	switch change {
+	case Worse:
+		return &Judgement{true, Why{v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %v %%: %s", len(rows), c.Baseline, tolerance, which)}}
+	case Better:
+		return &Judgement{true, Why{v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %v %%, and none is worse: %s", len(rows), c.Baseline, tolerance, which)}}
+	case Same:
+		return &Judgement{true, Why{v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %v %%", c.Baseline, tolerance)}}
+	}
+	return &Judgement{false, Why{v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: not every figure can be compared with those of %q, and one that cannot may be worse; both need the modes, the numbers of replicas, valid points and 2 repetitions: %s", c.Baseline, which)}}
+}
+
+// Passed says whether every threshold holds and, where there is a baseline, every
+// point is a result and none is worse: a point that is no result could hide that it
+// is worse. A run that was aborted decides nothing, and has not passed. It is nil
+// where there is nothing to pass. The condition Passed and the page's badge are this.
+func (r Report) Passed() *Judgement {
+	compared := r.Compared()
+	if len(r.Thresholds) == 0 && compared == nil {
+		return nil
+	}
+	if r.Aborted != nil {
+		return &Judgement{false, Why{r.Aborted.Reason, "the run was aborted, so nothing is decided: " + r.Aborted.String()}}
+	}
+	reason, told := "", []string(nil)
 	valid, all := r.ValidPoints()
-	return valid == all && (change == Better || change == Same)
+	for _, t := range r.Thresholds {
+		if t.Verdict != threshold.Passed {
+			reason = v1alpha1.ReasonThresholdsNotPassed
+			told = append(told, fmt.Sprintf("%s: %s: %s", t.Text, t.Verdict, strings.Join(t.Told(), "; ")))
+		}
+	}
+	switch {
+	case compared == nil:
+	case !compared.Holds || compared.Reason == v1alpha1.ReasonWorse:
+		reason, told = cmp.Or(reason, compared.Reason), append(told, compared.Message)
+	case valid < all:
+		reason, told = cmp.Or(reason, v1alpha1.ReasonPointsInvalid), append(told, "not every point is valid, so some cannot be compared with the baseline; the condition Valid has why")
+	}
+	if reason != "" {
+		return &Judgement{false, Why{reason, strings.Join(told, " | ")}}
+	}
+	if len(r.Thresholds) == 0 {
+		return &Judgement{true, Why{v1alpha1.ReasonNotWorse, "nothing is worse than the baseline"}}
+	}
+	message := fmt.Sprintf("each of %d thresholds holds", len(r.Thresholds))
+	if compared != nil {
+		message += ", and nothing is worse than the baseline"
+	}
+	return &Judgement{true, Why{v1alpha1.ReasonThresholdsPassed, message}}
 }
 
 func (r Report) evaluate(t threshold.Threshold) Threshold {

@@ -25,10 +25,9 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 // HTML of the report: one file with everything in it.
 func (r Report) HTML() (string, error) {
 	status := "Measured"
-	switch {
-	case r.Decides() && r.Passed():
+	if passed := r.Passed(); passed != nil && passed.Holds {
 		status = "Passed"
-	case r.Decides():
+	} else if passed != nil {
 		status = "NotPassed"
 	}
 	// What kind of curve it is stands above them all, if it is the same for all.

@@ -3,13 +3,10 @@
 package report
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -44,11 +41,19 @@ type Report struct {
 	Thresholds []Threshold `json:"thresholds,omitempty"`
 	Comparison *Comparison `json:"comparison,omitempty"`
 	// NotCompared says why there is no comparison with the baseline that was named.
-	NotCompared string `json:"notCompared,omitempty"`
+	NotCompared *Why `json:"notCompared,omitempty"`
 	// Aborted says why the run ended before everything was measured.
-	Aborted string   `json:"aborted,omitempty"`
+	Aborted *Why     `json:"aborted,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
 }
+
+// Why something is so: a condition's reason and message.
+type Why struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+func (w Why) String() string { return w.Reason + ": " + w.Message }
 
 // Load is how hard and how long each measurement was. Durations are nanoseconds.
 type Load struct {
@@ -438,49 +443,10 @@ func (r Report) JSON() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// mostStored is the most that Files takes: a ConfigMap has room for 1 MiB.
-const mostStored = 900 << 10
-
-// Files are the report as it is stored: report.md, report.html.gz and
-// report.json.gz, so that one command fetches any; and where there is room
-// report.html and report.json as they are, so that kubectl alone shows them.
-func (r Report) Files() (map[string][]byte, error) {
-	page, err := r.HTML()
-	if err != nil {
-		return nil, err
-	}
-	text, err := r.JSON()
-	if err != nil {
-		return nil, err
-	}
-	plain := map[string][]byte{"report.html": []byte(page), "report.json": text}
-	files := map[string][]byte{"report.md": []byte(r.Markdown())}
-	size := len(files["report.md"])
-	for name, content := range plain {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		if _, err := z.Write(content); err != nil {
-			return nil, err
-		}
-		if err := z.Close(); err != nil {
-			return nil, err
-		}
-		files[name+".gz"] = b.Bytes()
-		size += b.Len() + len(content)
-	}
-	if size <= mostStored {
-		maps.Copy(files, plain)
-	}
-	return files, nil
-}
-
-// mostJSON is more than a ConfigMap holds.
-const mostJSON = 4 << 20
-
 // Parse reads a report's JSON: a baseline, say.
 func Parse(text []byte) (Report, error) {
-	if len(text) > mostJSON {
-		return Report{}, fmt.Errorf("a report of %d bytes: at most %d", len(text), mostJSON)
+	if len(text) > MostJSON {
+		return Report{}, fmt.Errorf("a report of %d bytes: at most %d", len(text), MostJSON)
 	}
 	var v struct {
 		Version int `json:"version"`

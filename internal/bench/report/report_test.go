@@ -1,12 +1,7 @@
 package report
 
 import (
-	"bytes"
-	"compress/gzip"
 	"flag"
-	"fmt"
-	"io"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -454,8 +449,8 @@ func TestAnotherServerDecidesNothingOfTheGateway(t *testing.T) {
 	before := run(100, "")
 	for name, now := range map[string]Report{"slower": run(50, ""), "left out": run(100, "PeerNotReady: it does not run")} {
 		now.Compare(before, false)
-		if change, rows := now.Comparison.Verdict(); change != Same || !now.Passed() {
-			t.Errorf("%s: %s for %+v, passed %v", name, change, rows, now.Passed())
+		if change, rows := now.Comparison.Verdict(); change != Same || !now.Passed().Holds {
+			t.Errorf("%s: %s for %+v, passed %+v", name, change, rows, now.Passed())
 		}
 		if !strings.HasPrefix(now.Headline(), "All 1 points are valid; ") {
 			t.Errorf("%s: %s", name, now.Headline())
@@ -499,7 +494,7 @@ func TestThresholdsDecide(t *testing.T) {
 		r.Comparison = nil // which decides, too
 		r.Evaluate([]threshold.Threshold{parsed})
 		got := r.Thresholds[0]
-		if got.Verdict != c.want || !strings.Contains(strings.Join(got.Told(), "; "), c.says) || r.Passed() != (c.want == threshold.Passed) {
+		if got.Verdict != c.want || !strings.Contains(strings.Join(got.Told(), "; "), c.says) || r.Passed().Holds != (c.want == threshold.Passed) {
 			t.Errorf("%s: %s, %q; want %s with %q", c.text, got.Verdict, got.Told(), c.want, c.says)
 		}
 	}
@@ -542,7 +537,7 @@ func TestFailuresAreUnmeasuredWhereMeasurementsAreMissing(t *testing.T) {
 		}
 		r := build(t, c.ms...)
 		r.Evaluate([]threshold.Threshold{parsed})
-		if got := r.Thresholds[0]; got.Verdict != c.want || !strings.Contains(got.Details[0].Message, c.says) || r.Passed() != (c.want == threshold.Passed) {
+		if got := r.Thresholds[0]; got.Verdict != c.want || !strings.Contains(got.Details[0].Message, c.says) || r.Passed().Holds != (c.want == threshold.Passed) {
 			t.Errorf("%s: %+v, want %s saying %q", name, got, c.want, c.says)
 		}
 	}
@@ -566,8 +561,12 @@ func TestAnAbortedRunHasNotPassed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Evaluate([]threshold.Threshold{parsed})
-	if r.Aborted = "DeadlineExceeded"; r.Passed() {
-		t.Error("it has")
+	if !r.Passed().Holds {
+		t.Errorf("before: %+v", r.Passed())
+	}
+	r.Aborted = &Why{"DeadlineExceeded", "it took too long"}
+	if got, want := *r.Passed(), (Judgement{false, Why{"DeadlineExceeded", "the run was aborted, so nothing is decided: DeadlineExceeded: it took too long"}}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
@@ -617,9 +616,16 @@ func TestAnEfficiencyIsRelativeToOneReplicaOrUnmeasured(t *testing.T) {
 	}
 }
 
-func TestNoThresholdsArePassed(t *testing.T) {
-	if !(Report{}).Passed() {
-		t.Error("a report without thresholds has not passed")
+// Without thresholds and a baseline a run neither passes nor fails: it has no
+// condition Passed, and its page no badge.
+func TestARunThatIsToDecideNothingHasNoJudgement(t *testing.T) {
+	r := build(t, measured(validity.Capacity, 1, 100, 1))
+	page, err := r.HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Passed() != nil || r.Compared() != nil || strings.Contains(page, "assed</strong>") {
+		t.Errorf("%+v, %+v, or a badge", r.Passed(), r.Compared())
 	}
 }
 
@@ -768,7 +774,7 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 		`{"version":2,"new":1}`:         "a report of version 2: this release reads 1",
 		`{"version":1,"surprise":1}`:    "surprise",
 		`{"version":1}{}`:               "not a report",
-		strings.Repeat(" ", mostJSON+1): "at most",
+		strings.Repeat(" ", MostJSON+1): "at most",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want an error with %q", text, err, want)
@@ -860,71 +866,6 @@ func TestThePageNeedsNothingElse(t *testing.T) {
 	}
 	if len(page) > 400<<10 {
 		t.Errorf("%d bytes: a ConfigMap holds 1 MiB with the other two", len(page))
-	}
-}
-
-// As many modes and replicas as the API takes.
-func TestTheLargestReportFitsAConfigMap(t *testing.T) {
-	r := fullReport(t)
-	points, scaling, rows := r.Points, r.Scaling, r.Comparison.Rows
-	r.Points, r.Scaling = nil, nil
-	comparison := *r.Comparison
-	comparison.Rows = nil
-	for copy := range 6 {
-		suffix := fmt.Sprint(copy)
-		for _, p := range points {
-			p.Mode, p.Replicas = p.Mode+suffix, p.Replicas+copy
-			r.Points = append(r.Points, p)
-		}
-		for _, s := range scaling {
-			s.Mode += suffix
-			r.Scaling = append(r.Scaling, s)
-		}
-		for _, row := range rows {
-			row.Mode += suffix
-			comparison.Rows = append(comparison.Rows, row)
-		}
-		for _, m := range madeModes {
-			m.mode.Name += suffix
-			r.Modes = append(r.Modes, m.mode)
-		}
-	}
-	r.Comparison = &comparison
-	if len(r.Points) < 160 {
-		t.Fatalf("%d points", len(r.Points))
-	}
-	files, err := r.Files()
-	if err != nil {
-		t.Fatal(err)
-	}
-	total := 0
-	for name, content := range files {
-		total += len(content)
-		t.Logf("%s: %d bytes", name, len(content))
-	}
-	if total > 700<<10 || len(files) != 3 || files["report.html.gz"] == nil {
-		t.Errorf("%d files of %d bytes", len(files), total)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(files["report.json.gz"]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if back, err := Parse(text); err != nil || len(back.Points) != len(r.Points) {
-		t.Errorf("%d points, %v", len(back.Points), err)
-	}
-}
-
-func TestAReportOfUsualSizeIsStoredAsItIsToo(t *testing.T) {
-	files, err := fullReport(t).Files()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"report.html", "report.html.gz", "report.json", "report.json.gz", "report.md"}) {
-		t.Errorf("files %q", got)
 	}
 }
 
