@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,8 +13,8 @@ import (
 
 // A pod that serves nobody for a while is a replica less, though it runs on.
 func TestAReplicaThatWasNotReadyAllTheTimeIsDisturbed(t *testing.T) {
-	at := func(minute int) metav1.Time {
-		return metav1.NewTime(time.Date(2026, 6, 1, 12, minute, 0, 0, time.UTC))
+	minute := func(n int) metav1.Time {
+		return metav1.NewTime(time.Date(2026, 6, 1, 12, n, 0, 0, time.UTC))
 	}
 	condition := func(status corev1.ConditionStatus, since metav1.Time) []corev1.PodCondition {
 		return []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: status, LastTransitionTime: since}}
@@ -26,25 +25,18 @@ func TestAReplicaThatWasNotReadyAllTheTimeIsDisturbed(t *testing.T) {
 		begin, end []corev1.PodCondition
 		want       bool
 	}{
-		"ready all the time":       {ready(at(0)), ready(at(0)), false},
-		"not at the begin":         {not(at(0)), ready(at(2)), true},
-		"not at the end":           {ready(at(0)), not(at(2)), true},
-		"not in between":           {ready(at(0)), ready(at(2)), true},
-		"never":                    {not(at(0)), not(at(0)), true},
+		"ready all the time":       {ready(minute(0)), ready(minute(0)), false},
+		"not at the begin":         {not(minute(0)), ready(minute(2)), true},
+		"not at the end":           {ready(minute(0)), not(minute(2)), true},
+		"not in between":           {ready(minute(0)), ready(minute(2)), true},
+		"never":                    {not(minute(0)), not(minute(0)), true},
 		"nobody has said that yet": {nil, nil, true},
 	} {
-		job := &batchv1.Job{}
-		for i, which := range []string{v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd} {
-			pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: [][]corev1.PodCondition{c.begin, c.end}[i]}}
-			seconds := int64(10 * (i + 1))
-			text, err := samples{"a": {Name: "web-1", ReadySince: readySince(pod), Usage: dataplane.Usage{
-				Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds}}}.text()
-			if err != nil {
-				t.Fatal(err)
-			}
-			metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, text)
+		at := func(seconds int64, conditions []corev1.PodCondition) sample {
+			return sample{Name: "web-1", ReadySince: readySince(&corev1.Pod{Status: corev1.PodStatus{Conditions: conditions}}), Usage: dataplane.Usage{
+				Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds}}
 		}
-		u := usageOf(job, &v1alpha1.QTLSGateway{})
+		u := usageOf(sampledJob(t, at(10, c.begin), at(20, c.end)), &v1alpha1.QTLSGateway{})
 		if u == nil || len(u.Replicas) != 1 || u.MachineIdle == nil {
 			t.Fatalf("%s: not observed: %+v", name, u)
 		}

@@ -2,27 +2,15 @@ package benchmark
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -41,12 +29,6 @@ type started struct {
 
 func startRun(t *testing.T) *started {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	b := inPlace("")
 	b.Status = v1alpha1.QTLSBenchmarkStatus{}
 	b.Spec.Load.Seed = ptr.To[int64](7)
@@ -55,16 +37,15 @@ func startRun(t *testing.T) *started {
 		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
 	s := &started{t: t}
 	// As the API server does, a change of the spec makes another generation.
-	s.Client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(b).
-		WithObjects(b, g, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "ca"}, Data: map[string]string{"ca.crt": selfSigned(t)}}).Build(), interceptor.Funcs{
+	s.r = onFake(t, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if g, is := o.(*v1alpha1.QTLSGateway); is {
 				s.patches = append(s.patches, s.benchmark().Status)
 				g.Generation++
 			}
 			return c.Patch(ctx, o, p, opts...)
-		}})
-	s.r = &Reconciler{Client: s.Client, APIReader: s.Client, Clock: clocktesting.NewFakePassiveClock(noon), Recorder: events.NewFakeRecorder(100), Limits: plan.DefaultLimits}
+		}}, b, g, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
+	s.Client = s.r.Client
 	for range 4 {
 		s.step()
 	}
@@ -72,20 +53,6 @@ func startRun(t *testing.T) *started {
 		t.Fatalf("the gateway is not scaled: %+v, %v, %+v", h, err, s.benchmark().Status)
 	}
 	return s
-}
-
-func selfSigned(t *testing.T) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, NotBefore: noon, NotAfter: noon.Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 func (s *started) step() {

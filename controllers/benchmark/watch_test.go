@@ -8,29 +8,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
-	"qtls.dev/qtls/internal/bench/plan"
 )
 
 // Benchmarks that are over stay for years, as the measure of others. What happens to
 // their gateway is nothing to them, and their records, which may be many, are not read.
 func TestABenchmarkThatIsOverLeavesItsGatewayAndItsRecordsAlone(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	of := func(name string, phase v1alpha1.BenchmarkPhase, restored metav1.ConditionStatus) *v1alpha1.QTLSBenchmark {
 		b := inPlace("")
 		b.Name, b.UID = name, ""
@@ -40,19 +28,14 @@ func TestABenchmarkThatIsOverLeavesItsGatewayAndItsRecordsAlone(t *testing.T) {
 	}
 	all := []client.Object{of("pending", v1alpha1.BenchmarkPending, "True"), of("running", v1alpha1.BenchmarkRunning, "False"), of("over", v1alpha1.BenchmarkCompleted, "True"),
 		of("over-and-not-back", v1alpha1.BenchmarkFailed, "False"), of("over-and-marked", v1alpha1.BenchmarkCancelled, "True")}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.QTLSBenchmark{}).WithObjects(all...).
-		WithIndex(&v1alpha1.QTLSBenchmark{}, gatewayIndex, func(o client.Object) []string {
-			return []string{o.(*v1alpha1.QTLSBenchmark).Spec.GatewayRef.Name}
-		}).Build()
 	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web",
 		Annotations: map[string]string{v1alpha1.AnnotationBenchmark: `{"benchmark": "over-and-marked"}`}}}
-	noRecords := interceptor.NewClient(c, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+	r := onFake(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		if _, is := list.(*corev1.ConfigMapList); is {
 			return errors.New("records are read")
 		}
 		return c.List(ctx, list, opts...)
-	}})
-	r := &Reconciler{Client: c, APIReader: noRecords, Clock: clocktesting.NewFakePassiveClock(noon), Recorder: events.NewFakeRecorder(10), Limits: plan.DefaultLimits}
+	}}, all...)
 
 	var names []string
 	for _, request := range r.ofGateway(t.Context(), g) {
@@ -63,14 +46,14 @@ func TestABenchmarkThatIsOverLeavesItsGatewayAndItsRecordsAlone(t *testing.T) {
 		t.Errorf("a change of the gateway concerns %q, not %q", names, want)
 	}
 	over := all[2].DeepCopyObject().(*v1alpha1.QTLSBenchmark)
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(over), over); err != nil {
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(over), over); err != nil {
 		t.Fatal(err)
 	}
 	before := over.ResourceVersion
 	if result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(over)}); err != nil || result.RequeueAfter > 0 {
 		t.Errorf("%+v, %v", result, err)
 	}
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(over), over); err != nil || over.ResourceVersion != before || over.Status.Progress != "8/8" {
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(over), over); err != nil || over.ResourceVersion != before || over.Status.Progress != "8/8" {
 		t.Errorf("its status has become %+v, %v", over.Status, err)
 	}
 }
