@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/validity"
 )
 
 // forRun is how long a small benchmark may take: many times its plan, for a machine may be busy with other things.
@@ -249,6 +251,10 @@ func TestBenchmark(t *testing.T) {
 		if p.Valid != (len(p.InvalidBecause) == 0) {
 			t.Errorf("%s: valid is %v because of %q", name, p.Valid, p.InvalidBecause)
 		}
+		// The load generator has all CPU that there is, and the replicas more memory than they need.
+		if p.LimitedBy == string(validity.Client) || p.LimitedBy == string(validity.Memory) {
+			t.Errorf("%s is limited by %s, which it is not", name, p.LimitedBy)
+		}
 		result(t, "%s: %s handshakes/s, mean %s, invalid because of %q", name, p.HandshakesPerSecond.Mean, p.Latency.Mean.Duration, p.InvalidBecause)
 	}
 	resumed := int64(0)
@@ -295,6 +301,81 @@ func TestBenchmark(t *testing.T) {
 		}
 		return true, ""
 	})
+}
+
+// What limits a gateway is brought about, and named from what the kubelet and the containers tell. Both benchmarks run at
+// once, each of pods of its own; neither minds what the other takes.
+func TestBenchmarkNamesWhatLimits(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t)
+	g := n.benchmarked()
+
+	// Clients whose container may have a tenth of a CPU, and a replica that may have all that there is.
+	throttled := benchmark("client")
+	throttled.Spec.GatewayRef.Use = v1alpha1.BenchmarkUseCopy
+	throttled.Spec.Generator.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
+	n.create(throttled)
+
+	// A replica with memory for itself, and not for 256 connections.
+	limit := n.memoryTaken(g, 0) + 24<<20
+	small := gateway("memory", https("web", 443, "web.example"))
+	small.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: *resource.NewQuantity(limit, resource.BinarySI)},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(limit, resource.BinarySI)},
+	}
+	n.create(small)
+	waitReady(t, small, forReady)
+	t.Logf("of %d KiB of memory, %d KiB are left", limit>>10, (limit-n.memoryTaken(small, limit-2<<20))>>10)
+	short := benchmark("memory")
+	short.Spec.GatewayRef.Name, short.Spec.Load.VirtualUsersPerReplica = small.Name, ptr.To[int32](256)
+	n.create(short)
+
+	for _, c := range []struct {
+		of    *v1alpha1.QTLSBenchmark
+		limit validity.Bottleneck
+		says  string
+		rule  validity.Rule
+	}{
+		{throttled, validity.Client, "the generator was throttled in", validity.GeneratorLimited},
+		{short, validity.Memory, "times for lack of memory", validity.ReplicasDisturbed},
+	} {
+		n.completed(c.of)
+		found := n.reportOf(c.of).Points[0].Capacity.Bottleneck
+		result(t, "%s: %s: %s", c.of.Name, found.Bottleneck, strings.Join(found.Evidence, "; "))
+		if found.Bottleneck != c.limit || !strings.Contains(strings.Join(found.Evidence, "; "), c.says) {
+			t.Errorf("%s: %+v, want %s: %s", c.of.Name, found, c.limit, c.says)
+		}
+		because := c.of.Status.Points[0].InvalidBecause
+		if !slices.ContainsFunc(because, func(reason string) bool { return strings.HasPrefix(reason, string(c.rule)+":") }) {
+			t.Errorf("%s: invalid because of %q, want %s", c.of.Name, because, c.rule)
+		}
+	}
+}
+
+// memoryTaken by HAProxy's container in bytes, without what the kernel can take back; it is made at least so much, by a
+// file on the volume in memory.
+func (n namespace) memoryTaken(g *v1alpha1.QTLSGateway, atLeast int64) int64 {
+	n.Helper()
+	const script = `cd /sys/fs/cgroup
+taken() {
+	if [ -d memory ]; then
+		echo $(($(cat memory/memory.usage_in_bytes) - $(awk '$1 == "total_cache" {c = $2} $1 == "total_shmem" {s = $2} END {print c - s}' memory/memory.stat)))
+	else
+		echo $(($(cat memory.current) - $(awk '$1 == "file" {c = $2} $1 == "shmem" {s = $2} END {print c - s}' memory.stat)))
+	fi
+}
+while [ "$(taken)" -lt "$0" ]; do head -c 262144 /dev/zero >>/run/qtls/in-the-way || exit 1; done
+taken`
+	pod := n.gatewayPods(g)[0]
+	r, err := execIn(n.Context(), n.name, pod.Name, "haproxy", nil, "sh", "-c", script, fmt.Sprint(atLeast))
+	taken, notANumber := strconv.ParseInt(strings.TrimSpace(r.stdout), 10, 64)
+	if err != nil || r.code != 0 || notANumber != nil {
+		n.Fatalf("the memory of pod %s: %v, exit code %d: %s%s", pod.Name, err, r.code, r.stdout, r.stderr)
+	}
+	return taken
 }
 
 // Clients that do not trust the gateway's authorities make no handshake, and without a CPU quota nobody knows what one
