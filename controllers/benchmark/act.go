@@ -178,9 +178,13 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 	if _, err := r.baseline(ctx, b); err != nil {
 		return err
 	}
-	c, err := r.comparisonOf(ctx, b, s.source, replicas)
-	if err != nil {
-		return err
+	var servers []peer.Server
+	for i := range b.Spec.Peers {
+		server, err := r.serverOf(ctx, b, s.source, i, replicas)
+		if err != nil {
+			return err
+		}
+		servers = append(servers, server)
 	}
 	gateway := copyOf(s.source, b)
 	if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
@@ -195,7 +199,7 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 	if err := r.Create(ctx, job, client.DryRunAll); apierrors.IsInvalid(err) {
 		return immutable("spec.generator: %v", err)
 	}
-	for _, server := range c.servers {
+	for _, server := range servers {
 		switch err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); {
 		case apierrors.IsInvalid(err):
 			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)

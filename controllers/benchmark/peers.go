@@ -3,6 +3,7 @@ package benchmark
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -124,58 +125,56 @@ func cannotRun(pod *corev1.Pod) bool {
 	})
 }
 
-// comparison is all that peers are made of.
-type comparison struct {
-	// secrets of all certificates: each has the port of its index.
-	secrets []string
-	// ports by mode.
-	ports   map[string]int32
-	servers []peer.Server
-}
-
-// comparisonOf a benchmark with a gateway, which its peers get the certificates of.
-func (r *Reconciler) comparisonOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, replicas int32) (comparison, error) {
-	c := comparison{ports: map[string]int32{}}
-	invalid := func(err error) error {
-		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
-	}
-	chosen := map[string]string{} // Secrets by mode
+// secretsOf the certificates that a peer serves, by the mode that it is measured in: the
+// gateway's of those modes, and no others.
+func (r *Reconciler) secretsOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, p v1alpha1.BenchmarkPeer) (map[string]string, error) {
+	all := map[string]string{}
 	for _, mode := range b.Spec.Modes {
-		if !slices.ContainsFunc(b.Spec.Peers, func(p v1alpha1.BenchmarkPeer) bool { return p.MeasuredIn(mode.Name) }) {
+		if !p.MeasuredIn(mode.Name) {
 			continue
 		}
 		listener, err := generator.ListenerOf(b, mode, gateway)
 		if err != nil {
-			return c, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+			return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
 		}
 		served, err := r.certificatesOf(ctx, gateway.Namespace, listener)
 		if err != nil {
-			return c, err
+			return nil, err
 		}
 		certificate, err := peer.Choose(mode, served)
 		if err != nil {
-			return c, invalid(err)
+			return nil, immutablePeer(err)
 		}
-		chosen[mode.Name] = certificate.Secret
-		c.secrets = append(c.secrets, certificate.Secret)
+		all[mode.Name] = certificate.Secret
 	}
-	slices.Sort(c.secrets)
-	c.secrets = slices.Compact(c.secrets)
-	for mode, secret := range chosen {
-		c.ports[mode] = peer.Port(slices.Index(c.secrets, secret))
+	return all, nil
+}
+
+// byPort are the Secrets of a peer by mode, each once: the index says its port.
+func byPort(secrets map[string]string) []string {
+	return slices.Compact(slices.Sorted(maps.Values(secrets)))
+}
+
+func immutablePeer(err error) error {
+	return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
+}
+
+// serverOf spec.peers[index], beside a gateway with so many replicas.
+func (r *Reconciler) serverOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, index int, replicas int32) (peer.Server, error) {
+	p := b.Spec.Peers[index]
+	image, err := peer.ImageOf(index, p, r.Settings)
+	if err != nil {
+		return peer.Server{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonImageNotAllowed, "%v", err)
 	}
-	for i, p := range b.Spec.Peers {
-		image, err := peer.ImageOf(i, p, r.Settings)
-		if err != nil { // since the run began: canBegin has looked
-			return c, conditions.Waiting(lookForReferences, v1alpha1.ReasonImageNotAllowed, "%v", err)
-		}
-		groups, err := peer.Groups(p, b.Spec.Modes)
-		if err != nil {
-			return c, invalid(err)
-		}
-		c.servers = append(c.servers, peer.Server{Peer: p, Image: image, Secrets: c.secrets, Groups: groups, Replicas: replicas})
+	secrets, err := r.secretsOf(ctx, b, gateway, p)
+	if err != nil {
+		return peer.Server{}, err
 	}
-	return c, nil
+	groups, err := peer.Groups(p, b.Spec.Modes)
+	if err != nil {
+		return peer.Server{}, immutablePeer(err)
+	}
+	return peer.Server{Peer: p, Image: image, Secrets: byPort(secrets), Groups: groups, Replicas: replicas}, nil
 }
 
 // certificatesOf a listener whose keys a peer can have: those in HSMs it cannot.
@@ -226,19 +225,19 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) er
 	if s.measured == nil || len(missing) == 0 {
 		return nil
 	}
-	c, err := r.comparisonOf(ctx, b, s.measured, replicas)
-	if err != nil {
-		return err
-	}
-	for _, server := range c.servers {
-		if !slices.Contains(missing, server.Peer.Name) {
+	for i, p := range b.Spec.Peers {
+		if !slices.Contains(missing, p.Name) {
 			continue
+		}
+		server, err := r.serverOf(ctx, b, s.measured, i, replicas)
+		if err != nil {
+			return err
 		}
 		// The Deployment last: where that is there, all is.
 		for _, o := range []client.Object{peer.Service(b, server), peer.Deployment(b, s.measured, server, r.Settings)} {
 			err := r.apply(ctx, b, o)
 			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-				return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v", server.Peer.Name, err)
+				return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v", p.Name, err)
 			}
 			if err != nil {
 				return err
@@ -266,11 +265,14 @@ func (r *Reconciler) deletePeers(ctx context.Context, s state, choose func(name 
 
 // retarget a load at a peer.
 func (r *Reconciler) retarget(ctx context.Context, s state, m plan.Measurement, l *load.Load) error {
-	c, err := r.comparisonOf(ctx, s.benchmark, s.measured, m.Replicas)
+	b := s.benchmark
+	i := slices.IndexFunc(b.Spec.Peers, func(p v1alpha1.BenchmarkPeer) bool { return p.Name == m.Peer })
+	secrets, err := r.secretsOf(ctx, b, s.measured, b.Spec.Peers[i])
 	if err != nil {
 		return err
 	}
-	l.Client.Host, l.Client.Port = fmt.Sprintf("%s.%s.svc", peer.Name(s.benchmark.Name, m.Peer), s.benchmark.Namespace), int(c.ports[m.Mode])
+	l.Client.Host = fmt.Sprintf("%s.%s.svc", peer.Name(b.Name, m.Peer), b.Namespace)
+	l.Client.Port = int(peer.Port(slices.Index(byPort(secrets), secrets[m.Mode])))
 	return nil
 }
 

@@ -4,14 +4,8 @@ package benchmark
 
 import (
 	"context"
-	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"strings"
 	"sync"
 	"testing"
@@ -33,22 +27,7 @@ import (
 // certificate of the gateway's listener, ECDSA P-256.
 func (w *world) certificate() {
 	w.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
-		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}})
+	w.create(pairIn(w.t, w.namespace, "web-tls", elliptic.P256()))
 }
 
 // besidePeer is a benchmark with a plain HAProxy, whose modes take the gateway's
@@ -195,14 +174,14 @@ func TestPodsOfPeersAreRestricted(t *testing.T) {
 	b := w.benchmark(besidePeer)
 	r := w.reconciler(w.Client, w.Client, nil)
 	g := w.gateway("web")
-	c, err := r.comparisonOf(t.Context(), b, g, 2)
+	server, err := r.serverOf(t.Context(), b, g, 0, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	w.create(namespace)
 	w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}})
-	spec := peer.Deployment(b, g, c.servers[0], r.Settings).Spec.Template.Spec
+	spec := peer.Deployment(b, g, server, r.Settings).Spec.Template.Spec
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "peer"}, Spec: spec}
 	if err := w.Create(t.Context(), pod, client.DryRunAll); err != nil {
 		t.Error(err)

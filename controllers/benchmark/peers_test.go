@@ -1,7 +1,9 @@
 package benchmark
 
 import (
+	"crypto/elliptic"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
 )
 
@@ -221,5 +227,66 @@ func TestPeersThatAreNotComparedAreNamed(t *testing.T) {
 	}
 	if valid, all := full.ValidPoints(); valid != 2 || all != 2 {
 		t.Errorf("%d of %d points are valid", valid, all)
+	}
+}
+
+// twoPeers are a run, at 1 replica, beside two HAProxies that are each measured in a mode
+// of their own; the gateway's listener has a certificate for each mode.
+func twoPeers(t *testing.T, calls interceptor.Funcs) (*Reconciler, state) {
+	t.Helper()
+	b := inPlace(v1alpha1.BenchmarkRunning)
+	mode := func(name string, scheme v1alpha1.SignatureScheme) v1alpha1.BenchmarkMode {
+		return v1alpha1.BenchmarkMode{Name: name, Groups: []v1alpha1.Group{"X25519MLKEM768"}, SignatureSchemes: []v1alpha1.SignatureScheme{scheme}}
+	}
+	b.Spec.Modes = []v1alpha1.BenchmarkMode{mode("p256", "ecdsa_secp256r1_sha256"), mode("p384", "ecdsa_secp384r1_sha384")}
+	for _, name := range []string{"p256", "p384"} {
+		b.Spec.Peers = append(b.Spec.Peers, v1alpha1.BenchmarkPeer{Name: "of-" + name, Server: v1alpha1.BenchmarkPeerHAProxy, Image: "peers/" + name, Modes: []string{name}})
+	}
+	b.Status = planned(b, 7, noon)
+	b.Status.Phase, b.Status.StartTime = v1alpha1.BenchmarkRunning, &metav1.Time{Time: noon}
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
+		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"},
+			CertificateRefs: []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "web-p256"}, {Kind: v1alpha1.CertificateKindSecret, Name: "web-p384"}}}}}}
+	if err := take(g, b, 1, noon); err != nil {
+		t.Fatal(err)
+	}
+	g.Generation++
+	g.Status = v1alpha1.QTLSGatewayStatus{ObservedGeneration: g.Generation, Replicas: 1, ReadyReplicas: 1,
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, ObservedGeneration: g.Generation}}}
+	r := onFake(t, calls, b, g, pairIn(t, "bench", "web-p256", elliptic.P256()), pairIn(t, "bench", "web-p384", elliptic.P384()))
+	r.Settings = generator.Settings{GatewayImage: "gateway:test", PeerImages: []string{"peers/*"}}
+	s, err := r.fetch(t.Context(), b, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s
+}
+
+// A peer has the keys of what it is measured with, and of nothing else.
+func TestAPeerHasTheKeysOfItsModesOnly(t *testing.T) {
+	r, s := twoPeers(t, interceptor.Funcs{})
+	for i, p := range s.benchmark.Spec.Peers {
+		mode := p.Modes[0]
+		server, err := r.serverOf(t.Context(), s.benchmark, s.measured, i, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mounted []string
+		for _, v := range peer.Deployment(s.benchmark, s.measured, server, r.Settings).Spec.Template.Spec.Volumes {
+			if v.Secret != nil {
+				mounted = append(mounted, v.Secret.SecretName)
+			}
+		}
+		if !slices.Equal(mounted, []string{"web-" + mode}) {
+			t.Errorf("peer %s mounts %q", p.Name, mounted)
+		}
+		var l load.Load
+		if err := r.retarget(t.Context(), s, plan.Measurement{Mode: mode, Peer: p.Name, Replicas: 1}, &l); err != nil {
+			t.Fatal(err)
+		}
+		ports := peer.Service(s.benchmark, server).Spec.Ports
+		if len(ports) != 1 || l.Client.Port != int(ports[0].Port) || l.Client.Host != "scaling-peer-"+p.Name+".bench.svc" {
+			t.Errorf("peer %s has the ports %+v, and the load goes to %s:%d", p.Name, ports, l.Client.Host, l.Client.Port)
+		}
 	}
 }
