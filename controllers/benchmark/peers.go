@@ -116,12 +116,13 @@ func peerOf(name string, d *appsv1.Deployment, pods []corev1.Pod, replicas int32
 	return p
 }
 
-// cannotRun says whether a container of a pod has ended, or waits for something else than
-// that it is made.
+// cannotRun says whether a container of a pod that is not ready has ended, or waits for
+// something else than that it is made.
 func cannotRun(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		w := c.State.Waiting
-		return w != nil && w.Reason != "" && w.Reason != "ContainerCreating" || c.State.Terminated != nil || c.RestartCount > 0
+		waits := w != nil && w.Reason != "" && w.Reason != "ContainerCreating"
+		return !c.Ready && (waits || c.State.Terminated != nil || c.RestartCount > 0)
 	})
 }
 

@@ -24,9 +24,10 @@ import (
 
 // withPeer is a run whose gateway makes 20 handshakes a second, and a peer half as
 // many; both did what their rules ask for.
-func withPeer(t *testing.T) state {
+func withPeer(t *testing.T, repetitions int32) state {
 	t.Helper()
 	b := inPlace(v1alpha1.BenchmarkRestoring)
+	b.Spec.Load.Repetitions = &repetitions
 	b.Spec.Peers = []v1alpha1.BenchmarkPeer{{Name: "plain", Server: v1alpha1.BenchmarkPeerHAProxy}}
 	b.Status = planned(b, 7, noon)
 	b.Status.Phase, b.Status.StartTime = v1alpha1.BenchmarkRestoring, &metav1.Time{Time: noon}
@@ -59,7 +60,7 @@ func halve(t *testing.T, one *record) {
 }
 
 func TestAComparisonIsARatioOfOneRun(t *testing.T) {
-	s := withPeer(t)
+	s := withPeer(t, 2)
 	full, err := fullReport(s)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestAComparisonWithoutAResultSaysWhy(t *testing.T) {
 			}
 		}, "no repetition has a valid capacity of both"},
 	} {
-		s := withPeer(t)
+		s := withPeer(t, 2)
 		for _, m := range s.plan.Measurements {
 			c.spoil(m, s.records[m.Name()].Usage)
 		}
@@ -174,6 +175,8 @@ func TestAPeerSaysWhatItLacks(t *testing.T) {
 		"a program that has ended": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{pod(ended(1, "[ALERT] config"), corev1.ContainerState{})}, since: lately, stuck: true, says: "[ALERT] config"},
 		"a program that was started again": {deployment: deployment(2, 2, 0, 3), pods: []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}},
 			since: lately, stuck: true, says: "0 of 2 pods"},
+		"one that starts beside one that was started again": {deployment: deployment(2, 2, 1, 3), pods: []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Ready: true, RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}, starts},
+			since: lately, says: "ContainerCreating"},
 		"a quota": {deployment: deployment(2, 0, 0, 3, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota: pods"}),
 			since: lately, stuck: true, says: "exceeded quota: pods"},
 	} {
@@ -186,7 +189,7 @@ func TestAPeerSaysWhatItLacks(t *testing.T) {
 
 // Peers of the gateway's run that are no result are said in a condition of their own.
 func TestPeersThatAreNotComparedAreNamed(t *testing.T) {
-	s := withPeer(t)
+	s := withPeer(t, 2)
 	full, err := fullReport(s)
 	if err != nil {
 		t.Fatal(err)
@@ -228,6 +231,32 @@ func TestPeersThatAreNotComparedAreNamed(t *testing.T) {
 	if valid, all := full.ValidPoints(); valid != 2 || all != 2 {
 		t.Errorf("%d of %d points are valid", valid, all)
 	}
+}
+
+// A peer that ran at first and then no more has ratios of fewer repetitions, and what kept
+// it from the others is not forgotten.
+func TestAPeerThatWasLeftOutLaterIsNamed(t *testing.T) {
+	s := withPeer(t, 5)
+	left := plan.Action{Kind: plan.RecordFailure, Reason: v1alpha1.ReasonPeerNotReady, Message: `peer "plain": OOMKilled`}
+	for _, m := range s.plan.Measurements {
+		if m.Peer != "" && m.Repetition == 5 {
+			s.records[m.Name()] = record{Reason: left.Reason, Message: left.Message}
+		}
+	}
+	s.benchmark.Status.Phase = v1alpha1.BenchmarkRunning
+	s.benchmark.Status = summarised(t, s, left, outcome{})
+	s.benchmark.Status.Phase = v1alpha1.BenchmarkRestoring
+	full, err := fullReport(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := summarised(t, s, plan.Action{Kind: plan.Finish}, outcome{report: &full})
+	for _, c := range after.Peers {
+		if c.Ratio == nil {
+			t.Errorf("the first repetitions are no ratio: %+v", c)
+		}
+	}
+	wantCondition(t, after, v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, `each of 2 comparisons with peers has a result, of fewer repetitions: peer "plain": OOMKilled`)
 }
 
 // twoPeers are a run, at 1 replica, beside two HAProxies that are each measured in a mode

@@ -228,8 +228,8 @@ func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set fu
 	}
 }
 
-// peersCompared says whether there is a ratio of each comparison, in a status that has
-// them all.
+// peersCompared says whether there is a ratio of each comparison, of all repetitions that
+// a peer could have, in a status that has them all.
 func peersCompared(after v1alpha1.QTLSBenchmarkStatus, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
 	told, without, reason := leftOut(after), 0, v1alpha1.ReasonPeersNotCompared
 	isTold := len(told) > 0
@@ -250,6 +250,8 @@ func peersCompared(after v1alpha1.QTLSBenchmarkStatus, set func(kind string, sta
 	switch {
 	case without > 0:
 		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d comparisons with peers have no result: %s", without, len(after.Peers), strings.Join(told, " | ")))
+	case len(after.Peers) > 0 && isTold:
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, fmt.Sprintf("each of %d comparisons with peers has a result, of fewer repetitions: %s", len(after.Peers), strings.Join(told, " | ")))
 	case len(after.Peers) > 0:
 		set(v1alpha1.ConditionPeersCompared, metav1.ConditionTrue, v1alpha1.ReasonPeersCompared, fmt.Sprintf("each of %d comparisons with peers has a result", len(after.Peers)))
 	}
