@@ -328,7 +328,7 @@ func TestBenchmarkNamesWhatLimits(t *testing.T) {
 	}
 	n.create(small)
 	waitReady(t, small, forReady)
-	t.Logf("of %d KiB of memory, %d KiB are left", limit>>10, (limit-n.memoryTaken(small, limit-2<<20))>>10)
+	t.Logf("of %d KiB of memory, %d KiB are left", limit>>10, (limit-n.memoryTaken(small, limit-6<<20))>>10)
 	short := benchmark("memory")
 	short.Spec.GatewayRef.Name, short.Spec.Load.VirtualUsersPerReplica = small.Name, ptr.To[int32](256)
 	n.create(short)
@@ -340,7 +340,7 @@ func TestBenchmarkNamesWhatLimits(t *testing.T) {
 		rule  validity.Rule
 	}{
 		{throttled, validity.Client, "the generator was throttled in", validity.GeneratorLimited},
-		{short, validity.Memory, "times for lack of memory", validity.ReplicasDisturbed},
+		{short, validity.Memory, "for lack of memory", validity.ReplicasDisturbed},
 	} {
 		n.completed(c.of)
 		found := n.reportOf(c.of).Points[0].Capacity.Bottleneck

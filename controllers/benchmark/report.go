@@ -31,7 +31,10 @@ func reportName(b *v1alpha1.QTLSBenchmark) string { return b.Name + "-report" }
 func head(s state) report.Report {
 	b := s.benchmark
 	r := report.Report{Name: b.Name, Namespace: b.Namespace, UID: string(b.UID), Gateway: b.Spec.GatewayRef.Name,
-		Finished: s.observed.Now.UTC(), Preset: string(b.Spec.Load.Preset), Seed: b.Status.Plan.Seed}
+		Finished: s.observed.Now.UTC(), Seed: b.Status.Plan.Seed}
+	if set := b.Spec.Load; set.WarmUp == nil && set.Duration == nil && set.Repetitions == nil {
+		r.Preset = string(set.Preset)
+	}
 	l := s.plan.Load
 	r.Load = &report.Load{ClientsPerReplica: int(l.VirtualUsersPerReplica), Percent: int(l.LatencyLoad), Pods: int(generator.Pods(b)), WarmUp: l.WarmUp, Window: l.Duration, Repetitions: int(l.Repetitions)}
 	if s.aborted() {

@@ -141,7 +141,7 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
 		}, nil, validity.Network, "of the segments were sent again", "Network"},
-		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, killed, validity.Memory, "replica web-1 was killed 1 times for lack of memory", ""},
+		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, killed, validity.Memory, "replica web-1 was killed once for lack of memory", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -187,7 +187,7 @@ func TestAReplicaThatIsKilledIsNamedThoughItIsNotSampled(t *testing.T) {
 	killed(w)
 	w.usage = used(0.3, 0.5)
 	b := runObserved(w, 2*time.Second)
-	if got := limitOf(w, b); got.Bottleneck != validity.Memory || !strings.Contains(strings.Join(got.Evidence, "; "), "replica web-1 was killed 1 times") {
+	if got := limitOf(w, b); got.Bottleneck != validity.Memory || !strings.Contains(strings.Join(got.Evidence, "; "), "replica web-1 was killed once") {
 		t.Errorf("%+v, want %s", got, validity.Memory)
 	}
 }

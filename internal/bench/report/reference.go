@@ -193,6 +193,7 @@ func ofServerCPU(f found) (string, string) {
 // the same blocks of a run.
 func resumedToFull(full []found) figure {
 	return func(resumed found) (string, string) {
+		said := notMeasured
 		for _, f := range full {
 			if f.source != resumed.source {
 				continue
@@ -212,8 +213,9 @@ func resumedToFull(full []found) figure {
 			if ratio, err := stats.PairedRatio(a, b); err == nil {
 				return withInterval(ratio, figure3), ""
 			}
+			said = notValid // both are in the run
 		}
-		return "", notMeasured
+		return "", said
 	}
 }
 

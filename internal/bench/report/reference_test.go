@@ -141,4 +141,15 @@ func TestTheReferencePageSaysWhatResumptionSaves(t *testing.T) {
 	if got := cellOf(t, page, "Resumption", "classical", "resumed to full"); got != "not measured" {
 		t.Errorf("classical: %q", got)
 	}
+	r.Points = slices.Clone(r.Points)
+	for i, p := range r.Points {
+		if p.Mode == "hybrid-full" && p.Capacity != nil {
+			invalid := *p.Capacity
+			invalid.Valid = false
+			r.Points[i].Capacity = &invalid
+		}
+	}
+	if got := cellOf(t, Reference([]Source{{"a/report.json", r}}), "Resumption", "hybrid", "resumed to full"); got != "measured, and no result" {
+		t.Errorf("hybrid, where the full ones are no result: %q", got)
+	}
 }

@@ -15,7 +15,7 @@ import (
 func (r Report) Headline() string {
 	var parts []string
 	switch valid, all := r.ValidPoints(); {
-	case len(r.Points) == 0:
+	case all == 0:
 		parts = append(parts, "Nothing was measured")
 	case valid == all:
 		parts = append(parts, fmt.Sprintf("All %d points are valid", all))

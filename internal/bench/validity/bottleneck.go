@@ -81,7 +81,11 @@ func Name(e Evidence) Finding {
 	var memory eachReplica
 	for _, r := range e.Replicas {
 		if r.OOMKills > 0 {
-			memory.add("replica %s was killed %d times for lack of memory", r.Name, r.OOMKills)
+			times := "once"
+			if r.OOMKills > 1 {
+				times = fmt.Sprintf("%d times", r.OOMKills)
+			}
+			memory.add("replica %s was killed %s for lack of memory", r.Name, times)
 		}
 		if over(r.MemoryStalled, stalled) {
 			memory.add("replica %s waited for memory for %s of the time", r.Name, percent(*r.MemoryStalled))

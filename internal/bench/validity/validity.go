@@ -358,7 +358,10 @@ func (e *eachReplica) add(format string, args ...any) {
 
 func (e *eachReplica) told() []string {
 	for i, n := range e.more {
-		if n > 0 {
+		switch {
+		case n == 1:
+			e.texts[i] += " (another replica too)"
+		case n > 1:
 			e.texts[i] += fmt.Sprintf(" (%d more replicas too)", n)
 		}
 	}
