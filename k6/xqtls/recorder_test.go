@@ -264,6 +264,9 @@ func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
 	}
 	r.cpu[1] = cpuTime{} // nobody has looked yet
 	r.cpu[0] = readCPUTime(cgroup.Dir, machineStat)
+	if r.cpu[0].machine == 0 {
+		t.Skip(machineStat + " does not tell the machine's time")
+	}
 	for r.cpu[0].machine == readCPUTime(cgroup.Dir, machineStat).machine {
 		time.Sleep(shard.Tick)
 	}

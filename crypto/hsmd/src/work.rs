@@ -17,7 +17,7 @@ use qtls_pkcs11::{
     slot::{fits, longest},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
-    token::{self, Algorithm, Failure, Found, KeyName, Token},
+    token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token},
 };
 use std::{
     collections::HashMap,
@@ -40,7 +40,8 @@ pub struct Order {
     pub answer: Box<dyn FnOnce(Answer) + Send>,
 }
 
-/// What is not answered yet may not take more memory than this.
+/// What is not answered yet may not take more memory than this, signatures and what manages keys each: a token that takes
+/// minutes for a key is no reason to refuse signatures.
 const MOST_BYTES: usize = 32 << 20;
 /// Generating RSA keys takes tokens long, minutes sometimes.
 const GENERATE_TIME: Duration = Duration::from_secs(300);
@@ -50,9 +51,18 @@ const MOST_KEYS: usize = 4096;
 /// What is kept of a request: it, as it came and as a session gets it, and who waits for it until when.
 fn bytes(request: &Request) -> usize {
     match request {
+        Request::Sign { mechanism: Mechanism::MlDsa(Some((_, context))), data, .. } => {
+            1024 + 2 * (data.len() + context.len())
+        }
         Request::Sign { data, .. } => 1024 + 2 * data.len(),
+        Request::Generate { algorithm, .. } => 1024 + algorithm.len(),
         _ => 1024,
     }
+}
+
+/// Whether it makes or destroys a key.
+fn manages(request: &Request) -> bool {
+    matches!(request, Request::Generate { .. } | Request::Retire(_))
 }
 
 pub struct Work {
@@ -60,8 +70,8 @@ pub struct Work {
     member: Arc<Member>,
     /// To the one thread that makes and destroys keys.
     managing: mpsc::Sender<Order>,
-    /// What orders that are not answered yet take.
-    bytes: AtomicUsize,
+    /// What orders that are not answered yet take, those for signatures and those that manage keys.
+    bytes: [AtomicUsize; 2],
     /// Public keys of the token: what a request may be is told by the key's type.
     keys: Mutex<HashMap<KeyName, Arc<Key>>>,
     pub metrics: Arc<Metrics>,
@@ -76,7 +86,7 @@ impl Work {
     pub fn start(settings: Settings, token: Box<dyn Token>, metrics: Arc<Metrics>) -> Arc<Work> {
         let member = Member::start(settings.clone(), token, CHECK_INTERVAL, log);
         let (managing, orders) = mpsc::channel();
-        let (keys, bytes) = (Mutex::default(), AtomicUsize::new(0));
+        let (keys, bytes) = (Mutex::default(), Default::default());
         let work = Arc::new(Work { member, managing, bytes, keys, metrics, settings });
         let managed = work.clone();
         let manage = move || orders.into_iter().for_each(|order| managed.manage(order));
@@ -88,9 +98,9 @@ impl Work {
 
     /// Takes a request; its answer comes from another thread, or from this one if there is no room.
     pub fn take(self: &Arc<Self>, order: Order) {
-        let bytes = bytes(&order.request);
-        if self.bytes.fetch_add(bytes, Relaxed) + bytes > MOST_BYTES {
-            self.bytes.fetch_sub(bytes, Relaxed);
+        let (bytes, all) = (bytes(&order.request), &self.bytes[manages(&order.request) as usize]);
+        if all.fetch_add(bytes, Relaxed) + bytes > MOST_BYTES {
+            all.fetch_sub(bytes, Relaxed);
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
             return (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
@@ -152,7 +162,7 @@ impl Work {
 
     fn finish(&self, order: Order, result: token::Result<Answer>) {
         let Order { client, request, received, wanted, answer } = order;
-        self.bytes.fetch_sub(bytes(&request), Relaxed);
+        self.bytes[manages(&request) as usize].fetch_sub(bytes(&request), Relaxed);
         let outcome = match &result {
             Ok(_) => Outcome::Ok,
             Err(e) if e.code == CKR_FUNCTION_CANCELED && !wanted() => Outcome::Refused,
@@ -324,8 +334,11 @@ impl member::Order for Signing {
 
     fn done(self: Box<Self>, result: token::Result<Vec<u8>>) {
         let Signing { work, order } = *self;
-        if let (Err(_), Request::Sign { key, .. }) = (&result, &order.request) {
-            lock(&work.keys).remove(key);
+        // A request that had to wait too long says nothing of the key.
+        if let (Err(e), Request::Sign { key, .. }) = (&result, &order.request) {
+            if e.code != CKR_FUNCTION_CANCELED {
+                lock(&work.keys).remove(key);
+            }
         }
         work.finish(order, result.map(Answer::Signature));
     }

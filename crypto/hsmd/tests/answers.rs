@@ -127,8 +127,9 @@ fn a_request_whose_time_passes_in_the_queue_is_given_back_and_not_made() {
 #[test]
 fn a_signature_that_the_token_does_not_make_in_time_is_given_back_and_nobodys_when_it_comes() {
     let daemon = Inside::start_with("", "timeout = 200ms\nretry = 10ms");
-    daemon.token.shut();
     let mut client = daemon.connect("gateway");
+    until("its key is known", || client.ask(&sign("web")).unwrap() == signature());
+    daemon.token.shut();
     // A slow machine may take that long to begin with one.
     until("one is given up", || client.refused(&sign("web")) == (CKR_DEVICE_ERROR, "no answer in 200 ms".into()));
     daemon.token.open();

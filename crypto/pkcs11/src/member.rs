@@ -82,10 +82,10 @@ impl Alarm for Expiry {
         if matches!(*progress, Progress::Abandoned) {
             return;
         }
-        let started = matches!(*progress, Progress::Started);
+        let hangs = progress.hangs(self.time);
         *progress = Progress::Abandoned;
         drop(progress);
-        let failure = self.member.give_up(&self.job, started, self.time);
+        let failure = self.member.give_up(&self.job, hangs, self.time);
         self.member.tell(&self.job, Err(failure));
     }
 }
@@ -101,11 +101,19 @@ type Call = dyn Fn(&mut dyn Session) -> Result<()> + Send + Sync;
 
 enum Progress {
     Queued,
-    Started,
+    Started(Instant),
     /// For who waits.
     Done(Result<Vec<u8>>),
     /// Who waited went to another member, or was told.
     Abandoned,
+}
+
+impl Progress {
+    /// Whether the device, and not the queue before it, took the job's time. Where more is asked of it than it can do, jobs
+    /// are begun just before their time is over: that is no failure of the device.
+    fn hangs(&self, time: Duration) -> bool {
+        matches!(self, Progress::Started(since) if since.elapsed() >= time / 2)
+    }
 }
 
 struct Queue {
@@ -226,6 +234,11 @@ impl Member {
         }
     }
 
+    /// How long a signature may take.
+    pub fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
     /// A signature that it did not make is asked of another member.
     pub fn failed_over(&self) {
         lock(&self.queue).status.failovers += 1;
@@ -332,14 +345,14 @@ impl Member {
         if let Progress::Done(result) = &mut *progress {
             return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
         }
-        let started = matches!(*progress, Progress::Started);
+        let hangs = progress.hangs(time);
         *progress = Progress::Abandoned;
         drop(progress);
-        Err(self.give_up(&job, started, time))
+        Err(self.give_up(&job, hangs, time))
     }
 
     /// What is said of a job whose time is over.
-    fn give_up(&self, job: &Arc<Job>, started: bool, time: Duration) -> Failure {
+    fn give_up(&self, job: &Arc<Job>, hangs: bool, time: Duration) -> Failure {
         // All workers may hang in a check, or in the library's first call: then nobody has answered for as long.
         let (hangs, news) = {
             let mut queue = lock(&self.queue);
@@ -347,11 +360,11 @@ impl Member {
             if let Some(at) = queue.jobs.iter().position(|j| Arc::ptr_eq(j, job)) {
                 queue.jobs.remove(at);
             }
-            let hangs = started || queue.answered.elapsed() >= time;
+            let all_hang = queue.answered.elapsed() >= time;
             // Of the thousands that may wait, one is enough to tell it.
-            let news = hangs && (started || queue.state != State::Down);
+            let news = hangs || all_hang && queue.state != State::Down;
             queue.hangs = (queue.hangs + news as u32).min(6);
-            (hangs, news)
+            (hangs || all_hang, news)
         };
         let time = time.as_millis();
         if hangs {
@@ -493,7 +506,7 @@ impl Member {
             while let Some(job) = queue.jobs.pop_front() {
                 let mut progress = lock(&job.progress);
                 if matches!(*progress, Progress::Queued) {
-                    *progress = Progress::Started;
+                    *progress = Progress::Started(Instant::now());
                     drop(progress);
                     return Task::Sign(job);
                 }
@@ -632,5 +645,20 @@ impl Connection<'_> {
             };
             c.session()?.sign(handle, request, key.public.signature_len())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With more to do than it can, a member begins jobs just before their time is over.
+    #[test]
+    fn a_job_that_waited_for_its_turn_does_not_hang() {
+        let minute = Duration::from_secs(60);
+        assert!(!Progress::Queued.hangs(Duration::ZERO));
+        assert!(!Progress::Started(Instant::now()).hangs(minute));
+        assert!(!Progress::Started(Instant::now() - minute / 4).hangs(minute));
+        assert!(Progress::Started(Instant::now() - minute / 2).hangs(minute));
     }
 }

@@ -72,20 +72,26 @@ impl Pool {
         let mut lost = Vec::new();
         for n in 0.. {
             if n == members {
-                // Who was lost first may be back by now: the others may have taken their time-outs.
+                // Who was lost first may be back by now: the others may have taken their time-outs. Whoever took its own is
+                // not asked again, for the caller waits.
                 order.extend(lost.iter().filter(|&&i: &&usize| self.members[i].state() == State::Up));
             }
             let Some(&i) = order.get(n) else { break };
-            if n > 0 {
+            if n > 0 && order[n - 1] != i {
                 self.members[order[n - 1]].failed_over();
             }
+            let asked = Instant::now();
             let failure = match self.members[i].sign(&request) {
                 Ok(signature) => return Ok(signature),
                 Err(e) => e,
             };
             match failure.verdict() {
                 Verdict::Request => return Err(failure),
-                Verdict::Device | Verdict::Pin | Verdict::Session => lost.push(i), // the member has told it
+                // The member has told it.
+                Verdict::Device | Verdict::Pin | Verdict::Session if asked.elapsed() < self.members[i].timeout() => {
+                    lost.push(i)
+                }
+                Verdict::Device | Verdict::Pin | Verdict::Session => {}
                 Verdict::Handle | Verdict::Unable => self.tell(i, &failure),
             }
         }
