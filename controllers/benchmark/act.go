@@ -41,6 +41,8 @@ const mostLog = 8 << 20
 type outcome struct {
 	// recorded measurements.
 	recorded records
+	// leftOut says of peers why they are, from now on.
+	leftOut []string
 	// next is after how long something is due that no event tells; 0: nothing.
 	next time.Duration
 	// before are the replicas that the status has to have before they are changed.
@@ -59,7 +61,7 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	case plan.Scale:
 		return r.scale(ctx, s, a.Replicas)
 	case plan.WaitProgrammed:
-		return outcome{}, r.applyPeers(ctx, s, a.Measurements[0].Replicas)
+		return r.applyPeers(ctx, s, a.Measurements[0].Replicas)
 	case plan.CreateJob:
 		err := r.createJob(ctx, s, a)
 		// By a quota, a webhook, or the API server's rules: asking again does not help soon.
@@ -75,10 +77,10 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		}
 		return r.keep(ctx, b, a.Measurements, one)
 	case plan.RecordFailure:
-		if a.Reason == v1alpha1.ReasonPeerNotReady { // whatever it tries on and on would disturb the others
-			if err := r.deletePeers(ctx, s, func(name string) bool { return name == a.Measurements[0].Peer }); err != nil {
-				return outcome{}, err
-			}
+		if a.Reason == v1alpha1.ReasonPeerNotReady {
+			o, err := r.leaveOut(ctx, s, a.Measurements[0].Peer, a.Measurements, a.Message)
+			o.leftOut = []string{a.Message}
+			return o, err
 		}
 		return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: a.Reason, Message: a.Message})
 	case plan.WaitJob:
@@ -200,11 +202,9 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 		return immutable("spec.generator: %v", err)
 	}
 	for _, server := range servers {
-		switch err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); {
-		case apierrors.IsInvalid(err):
+		// One that is forbidden, by a quota or a policy, is left out when it is made.
+		if err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); apierrors.IsInvalid(err) {
 			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)
-		case apierrors.IsForbidden(err): // a quota, or a policy: either may change
-			return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v; allow it in namespace %q, or leave the peer out in another benchmark", server.Peer.Name, err, b.Namespace)
 		}
 	}
 	return nil
@@ -226,7 +226,7 @@ func (r *Reconciler) patch(ctx context.Context, g *v1alpha1.QTLSGateway, change 
 
 // restore the gateway, or delete the copy; and take the peers away.
 func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
-	if err := r.deletePeers(ctx, s, func(string) bool { return true }); err != nil || !s.observed.Gateway.Held {
+	if err := r.deletePeers(ctx, s.benchmark, func(string) bool { return true }); err != nil || !s.observed.Gateway.Held {
 		return outcome{}, err
 	}
 	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {

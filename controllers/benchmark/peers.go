@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -83,9 +84,10 @@ func asScaled(d *appsv1.Deployment, replicas int32) bool {
 func peerOf(name string, d *appsv1.Deployment, pods []corev1.Pod, replicas int32, now time.Time) plan.Peer {
 	switch {
 	case !asScaled(d, replicas):
-		return plan.Peer{Message: fmt.Sprintf("peer %q is not there yet", name)}
+		// It is made in this step, or left out where it cannot be.
+		return plan.Peer{Since: now, Message: fmt.Sprintf("peer %q is not there yet", name)}
 	case d.Status.ObservedGeneration != d.Generation:
-		return plan.Peer{Message: fmt.Sprintf("peer %q: Deployment %q is not observed yet", name, d.Name)}
+		return plan.Peer{Since: d.CreationTimestamp.Time, Message: fmt.Sprintf("peer %q: Deployment %q is not observed yet", name, d.Name)}
 	case d.Status.ReadyReplicas == replicas && d.Status.Replicas == replicas && d.Status.UpdatedReplicas == replicas:
 		return plan.Peer{Ready: true}
 	}
@@ -218,46 +220,79 @@ func (r *Reconciler) certificatesOf(ctx context.Context, namespace string, l *v1
 	return all, nil
 }
 
-// applyPeers that are awaited and not there with so many replicas.
-func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) error {
-	b := s.benchmark
-	awaited := s.plan.Awaited(replicas, s.observed.Records)
-	missing := slices.DeleteFunc(slices.Clone(awaited), func(name string) bool { return asScaled(s.peers[name], replicas) })
-	if s.measured == nil || len(missing) == 0 {
-		return nil
+// applyPeers that are awaited and not there with so many replicas. Those that cannot be
+// made, by a quota, a policy or the API server's rules, are left out: asking again does
+// not help soon.
+func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) (outcome, error) {
+	o := outcome{recorded: records{}}
+	if s.measured == nil {
+		return o, nil
 	}
-	for i, p := range b.Spec.Peers {
-		if !slices.Contains(missing, p.Name) {
+	awaited := s.plan.Awaited(replicas, s.observed.Records)
+	for i, p := range s.benchmark.Spec.Peers {
+		if !slices.Contains(awaited, p.Name) || asScaled(s.peers[p.Name], replicas) {
 			continue
 		}
-		server, err := r.serverOf(ctx, b, s.measured, i, replicas)
-		if err != nil {
-			return err
+		err := r.applyPeer(ctx, s, i, replicas)
+		why, isProblem := "", false
+		if problem, is := conditions.AsProblem(err); is {
+			why, isProblem = problem.Message, true
+		} else if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+			why, isProblem = fmt.Sprintf("%v; allow it in namespace %q", err, s.benchmark.Namespace), true
 		}
-		// The Deployment last: where that is there, all is.
-		for _, o := range []client.Object{peer.Service(b, server), peer.Deployment(b, s.measured, server, r.Settings)} {
-			err := r.apply(ctx, b, o)
-			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-				return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "spec.peers: peer %q: %v", p.Name, err)
-			}
+		if !isProblem {
 			if err != nil {
-				return err
+				return o, err
 			}
+			continue
 		}
+		message := conditions.Shorten(fmt.Sprintf("peer %q cannot be made with %d replicas, so it is left out with as many and more: %s", p.Name, replicas, why), 1500)
+		kept, err := r.leaveOut(ctx, s, p.Name, s.plan.Without(p.Name, replicas, s.observed.Records), message)
+		if err != nil {
+			return o, err
+		}
+		maps.Copy(o.recorded, kept.recorded)
+		o.leftOut, o.next = append(o.leftOut, message), soon
 	}
-	return nil
+	return o, nil
 }
 
-// deletePeers takes some away: those whose names are chosen.
-func (r *Reconciler) deletePeers(ctx context.Context, s state, choose func(name string) bool) error {
-	for name, d := range s.peers {
-		if !choose(name) {
+// applyPeer spec.peers[index].
+func (r *Reconciler) applyPeer(ctx context.Context, s state, index int, replicas int32) error {
+	server, err := r.serverOf(ctx, s.benchmark, s.measured, index, replicas)
+	if err != nil {
+		return err
+	}
+	// The Deployment last: where that is there, all is.
+	if err := r.apply(ctx, s.benchmark, peer.Service(s.benchmark, server)); err != nil {
+		return err
+	}
+	return r.apply(ctx, s.benchmark, peer.Deployment(s.benchmark, s.measured, server, r.Settings))
+}
+
+// leaveOut measurements of a peer, which goes: whatever it tries on and on would disturb
+// the others.
+func (r *Reconciler) leaveOut(ctx context.Context, s state, name string, without []plan.Measurement, message string) (outcome, error) {
+	if err := r.deletePeers(ctx, s.benchmark, func(other string) bool { return other == name }); err != nil {
+		return outcome{}, err
+	}
+	return r.keep(ctx, s.benchmark, without, record{Reason: v1alpha1.ReasonPeerNotReady, Message: message})
+}
+
+// deletePeers takes some away, whatever is there of them: those whose names are chosen.
+func (r *Reconciler) deletePeers(ctx context.Context, b *v1alpha1.QTLSBenchmark, choose func(name string) bool) error {
+	for _, p := range b.Spec.Peers {
+		if !choose(p.Name) {
 			continue
 		}
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
-		for _, o := range []client.Object{service, d} { // the Deployment last, by which they are known
-			if err := r.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("peer %s: %w", d.Name, err)
+		meta := metav1.ObjectMeta{Namespace: b.Namespace, Name: peer.Name(b.Name, p.Name)}
+		for _, o := range []client.Object{&corev1.Service{ObjectMeta: meta}, &appsv1.Deployment{ObjectMeta: meta}} {
+			err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(o), o)
+			if err == nil && metav1.IsControlledBy(o, b) {
+				err = r.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: ptr.To(o.GetUID())})
+			}
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("peer %s: %w", p.Name, err)
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package benchmark
 
 import (
+	"context"
 	"crypto/elliptic"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +12,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -134,7 +140,7 @@ func TestAComparisonWithoutAResultSaysWhy(t *testing.T) {
 func TestAPeerSaysWhatItLacks(t *testing.T) {
 	lately := noon.Add(-time.Second)
 	deployment := func(replicas, there, ready int32, observed int64, more ...appsv1.DeploymentCondition) *appsv1.Deployment {
-		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "scaling-peer-plain", Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(replicas)},
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "scaling-peer-plain", Generation: 3, CreationTimestamp: metav1.NewTime(lately)}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(replicas)},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: there, ReadyReplicas: ready, UpdatedReplicas: there, Conditions: more}}
 		if ready < replicas {
 			d.Status.Conditions = append(d.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(lately)})
@@ -161,9 +167,9 @@ func TestAPeerSaysWhatItLacks(t *testing.T) {
 		says       string
 	}{
 		"all pods":             {deployment: deployment(2, 2, 2, 3), ready: true},
-		"none":                 {says: `peer "plain" is not there yet`},
-		"those of another":     {deployment: deployment(1, 1, 1, 3), says: "not there yet"},
-		"just changed":         {deployment: deployment(2, 2, 2, 2), says: "is not observed yet"},
+		"none":                 {since: noon, says: `peer "plain" is not there yet`},
+		"those of another":     {deployment: deployment(1, 1, 1, 3), since: noon, says: "not there yet"},
+		"just changed":         {deployment: deployment(2, 2, 2, 2), since: lately, says: "is not observed yet"},
 		"one is not ready":     {deployment: deployment(2, 2, 1, 3), since: lately, says: "1 of 2 pods"},
 		"one that is to leave": {deployment: deployment(2, 3, 2, 3), since: noon, says: "3 are there"},
 		"one that starts":      {deployment: deployment(2, 2, 1, 3), pods: []corev1.Pod{starts}, since: lately, says: "ContainerCreating"},
@@ -212,7 +218,7 @@ func TestPeersThatAreNotComparedAreNamed(t *testing.T) {
 		}
 	}
 	s.benchmark.Status.Phase = v1alpha1.BenchmarkRunning
-	after = summarised(t, s, left, outcome{})
+	after = summarised(t, s, left, outcome{leftOut: []string{left.Message}})
 	is(metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, `peer "plain": ErrImagePull`)
 	after.Phase = v1alpha1.BenchmarkRestoring
 	s.benchmark.Status = after
@@ -244,7 +250,7 @@ func TestAPeerThatWasLeftOutLaterIsNamed(t *testing.T) {
 		}
 	}
 	s.benchmark.Status.Phase = v1alpha1.BenchmarkRunning
-	s.benchmark.Status = summarised(t, s, left, outcome{})
+	s.benchmark.Status = summarised(t, s, left, outcome{leftOut: []string{left.Message}})
 	s.benchmark.Status.Phase = v1alpha1.BenchmarkRestoring
 	full, err := fullReport(s)
 	if err != nil {
@@ -317,5 +323,92 @@ func TestAPeerHasTheKeysOfItsModesOnly(t *testing.T) {
 		if len(ports) != 1 || l.Client.Port != int(ports[0].Port) || l.Client.Host != "scaling-peer-"+p.Name+".bench.svc" {
 			t.Errorf("peer %s has the ports %+v, and the load goes to %s:%d", p.Name, ports, l.Client.Host, l.Client.Port)
 		}
+	}
+}
+
+// forbidding a Deployment, as a quota or a policy does.
+func forbidding(name string) interceptor.Funcs {
+	return interceptor.Funcs{Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+		if u, is := o.(interface{ GetKind() string }); is && u.GetKind() == "Deployment" && o.(client.Object).GetName() == name {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, name, errors.New("exceeded quota: count"))
+		}
+		return c.Apply(ctx, o, opts...)
+	}}
+}
+
+// A peer that may not be made is left out, with the reason and whatever was made of it;
+// another is made all the same.
+func TestAPeerThatIsForbiddenIsLeftOutAlone(t *testing.T) {
+	r, s := twoPeers(t, forbidding("scaling-peer-of-p256"))
+	done, err := r.act(t.Context(), s, plan.Action{Kind: plan.WaitProgrammed, Measurements: []plan.Measurement{{Replicas: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := summarised(t, s, plan.Action{Kind: plan.WaitProgrammed}, done)
+	wantCondition(t, after, v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, "exceeded quota: count")
+	for _, m := range s.plan.Measurements {
+		one, recorded := done.recorded[m.Name()]
+		if recorded != (m.Peer == "of-p256") || recorded && (one.Reason != v1alpha1.ReasonPeerNotReady || !strings.Contains(one.Message, `peer "of-p256" cannot be made`)) {
+			t.Errorf("%s: %t, %+v", m, recorded, one)
+		}
+	}
+	if done.next == 0 {
+		t.Error("nobody goes on")
+	}
+	if there := peersThere(t, r); !slices.Equal(there, []string{"Service scaling-peer-of-p384", "Deployment scaling-peer-of-p384"}) {
+		t.Errorf("%q are there", there)
+	}
+}
+
+// peersThere are the Services and Deployments in the namespace.
+func peersThere(t *testing.T, r *Reconciler) []string {
+	t.Helper()
+	var all []string
+	var services corev1.ServiceList
+	var deployments appsv1.DeploymentList
+	for _, list := range []client.ObjectList{&services, &deployments} {
+		if err := r.List(t.Context(), list, client.InNamespace("bench")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range services.Items {
+		all = append(all, "Service "+o.Name)
+	}
+	for _, o := range deployments.Items {
+		all = append(all, "Deployment "+o.Name)
+	}
+	return all
+}
+
+// What is left of a peer whose Deployment somebody has deleted goes; what is somebody
+// else's stays.
+func TestAllOfAPeerIsTakenAway(t *testing.T) {
+	r, s := twoPeers(t, interceptor.Funcs{})
+	if _, err := r.applyPeers(t.Context(), s, 1); err != nil {
+		t.Fatal(err)
+	}
+	if there := peersThere(t, r); len(there) != 4 {
+		t.Fatalf("%q are there", there)
+	}
+	if err := r.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "scaling-peer-of-p256"}}); err != nil {
+		t.Fatal(err)
+	}
+	other := &corev1.Service{}
+	if err := r.Get(t.Context(), client.ObjectKey{Namespace: "bench", Name: "scaling-peer-of-p384"}, other); err != nil {
+		t.Fatal(err)
+	}
+	other.OwnerReferences = nil
+	if err := r.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.fetch(t.Context(), s.benchmark, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.restore(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if there := peersThere(t, r); !slices.Equal(there, []string{"Service scaling-peer-of-p384"}) {
+		t.Errorf("%q are there", there)
 	}
 }

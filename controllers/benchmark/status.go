@@ -89,16 +89,16 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		set(v1alpha1.ConditionRestored, metav1.ConditionFalse, v1alpha1.ReasonGatewayInUse, inUse(b))
 	}
 
+	if len(done.leftOut) > 0 {
+		told := append(leftOut(after), done.leftOut...)
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, strings.Join(told, " | "))
+	}
+
 	switch a.Kind {
 	case plan.Scale:
 		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
 	case plan.Wait, plan.WaitProgrammed, plan.CreateJob, plan.WaitJob, plan.Collect:
 		complete(metav1.ConditionFalse, a.Reason, a.Message)
-	case plan.RecordFailure:
-		if a.Reason == v1alpha1.ReasonPeerNotReady {
-			told := append(leftOut(after), a.Message)
-			set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, a.Reason, strings.Join(told, " | "))
-		}
 	case plan.Conclude:
 		after.Phase = v1alpha1.BenchmarkRestoring
 		complete(metav1.ConditionFalse, v1alpha1.ReasonMeasuring, "everything is measured; the gateway is put back")

@@ -375,6 +375,11 @@ func (p Plan) Awaited(replicas int32, records map[string]Record) []string {
 	return names
 }
 
+// Without a peer, from some replicas on: what of it was to be measured yet.
+func (p Plan) Without(peer string, replicas int32, records map[string]Record) []Measurement {
+	return p.left(records, func(m Measurement) bool { return m.Peer == peer && m.Replicas >= replicas })
+}
+
 // preparePeers for a measurement, of whatever: they are there with the gateway, so that
 // none begins to run while another is measured. The one that does not run is left out,
 // and the others are measured.
@@ -396,8 +401,7 @@ func (p Plan) preparePeers(o Observed, m Measurement, limits Limits) (Action, bo
 			return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limit - waited,
 				Message: fmt.Sprintf("%s: waiting for %d replicas: %s", m, m.Replicas, peer.Message)}, false
 		}
-		without := p.left(o.Records, func(l Measurement) bool { return l.Peer == name && l.Replicas >= m.Replicas })
-		return Action{Kind: RecordFailure, Measurements: without, Reason: v1alpha1.ReasonPeerNotReady,
+		return Action{Kind: RecordFailure, Measurements: p.Without(name, m.Replicas, o.Records), Reason: v1alpha1.ReasonPeerNotReady,
 			Message: fmt.Sprintf("%s: it did not run with %d replicas within %s, so it is left out with as many and more", peer.Message, m.Replicas, limit)}, false
 	}
 	return Action{}, true
