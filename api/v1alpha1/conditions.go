@@ -185,7 +185,7 @@ const (
 	// QTLSBenchmark: PeersCompared.
 	ReasonPeersCompared    = "PeersCompared"
 	ReasonPeersNotCompared = "PeersNotCompared"
-	// ReasonPeerNotReady: the pods of a peer do not run, so it is left out.
+	// ReasonPeerNotReady: the pods of a peer do not run, or may not, so it is left out.
 	ReasonPeerNotReady = "PeerNotReady"
 
 	// QTLSBenchmark: Valid.

@@ -67,7 +67,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 		return s, err
 	}
 	s.observed.PeersThere = len(s.peers) > 0
-	if g := s.observed.Gateway; g.Programmed && !b.Status.Phase.Over() {
+	if g := s.observed.Gateway; g.Held && !b.Status.Phase.Over() {
 		if s.observed.Peers, err = r.observePeers(ctx, b, s.peers, g.Replicas, now); err != nil {
 			return s, err
 		}

@@ -51,7 +51,12 @@ func (r *Reconciler) peerDeployments(ctx context.Context, b *v1alpha1.QTLSBenchm
 // it is looked at their pods, which say why.
 func (r *Reconciler) observePeers(ctx context.Context, b *v1alpha1.QTLSBenchmark, deployments map[string]*appsv1.Deployment, replicas int32, now time.Time) (map[string]plan.Peer, error) {
 	all := map[string]plan.Peer{}
-	for _, p := range b.Spec.Peers {
+	for i, p := range b.Spec.Peers {
+		// The operator may have been started anew, and allow others.
+		if _, err := peer.ImageOf(i, p, r.Settings); err != nil {
+			all[p.Name] = plan.Peer{Refused: fmt.Sprintf("%s: %v", v1alpha1.ReasonImageNotAllowed, err)}
+			continue
+		}
 		d := deployments[p.Name]
 		one := peerOf(p.Name, d, nil, replicas, now)
 		if !one.Ready && asScaled(d, replicas) {

@@ -412,3 +412,55 @@ func TestAllOfAPeerIsTakenAway(t *testing.T) {
 		t.Errorf("%q are there", there)
 	}
 }
+
+// A peer whose image the operator does not allow any more, since it was started anew,
+// loses its keys at once, whatever is under way. The others go on.
+func TestAPeerWhoseImageIsNoLongerAllowedGoes(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T, r *Reconciler, s state){
+		"while the gateway is ready": func(*testing.T, *Reconciler, state) {},
+		"while the gateway is not": func(t *testing.T, r *Reconciler, s state) {
+			s.measured.Status.ReadyReplicas = 0
+			if err := r.Update(t.Context(), s.measured); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s := twoPeers(t, interceptor.Funcs{})
+			if _, err := r.applyPeers(t.Context(), s, 1); err != nil {
+				t.Fatal(err)
+			}
+			start(t, r, s)
+			r.Settings.PeerImages = []string{"peers/p384"}
+			s, err := r.fetch(t.Context(), s.benchmark, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := s.plan.Next(s.observed, r.Limits)
+			done, err := r.act(t.Context(), s, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := summarised(t, s, a, done)
+			wantCondition(t, after, v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, `ImageNotAllowed: spec.peers[0].image: peer "of-p256" may not run "peers/p256"`)
+			for _, m := range s.plan.Measurements {
+				if _, recorded := done.recorded[m.Name()]; recorded != (m.Peer == "of-p256") {
+					t.Errorf("%s: %t", m, recorded)
+				}
+			}
+			if there := peersThere(t, r); !slices.Equal(there, []string{"Service scaling-peer-of-p384", "Deployment scaling-peer-of-p384"}) {
+				t.Errorf("%q are there", there)
+			}
+			if s, err = r.fetch(t.Context(), s.benchmark, noon); err != nil {
+				t.Fatal(err)
+			}
+			if a := s.plan.Next(s.observed, r.Limits); a.Kind == plan.RecordFailure || a.Kind == plan.Abort {
+				t.Errorf("the run does not go on: %+v", a)
+			}
+			var l load.Load
+			if err := r.retarget(t.Context(), s, plan.Measurement{Mode: "p384", Peer: "of-p384", Replicas: 1}, &l); err != nil {
+				t.Errorf("the other is not measured: %v", err)
+			}
+		})
+	}
+}

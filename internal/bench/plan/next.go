@@ -69,6 +69,9 @@ type Peer struct {
 	// scaled.
 	Message string
 	Since   time.Time
+	// Refused says why it may not run any more, which no waiting changes; empty where it
+	// may.
+	Refused string
 	// Stuck: its pods say what keeps them from running, such as an image that is not
 	// there, and hardly ever is that over by itself.
 	Stuck bool
@@ -152,7 +155,9 @@ type Action struct {
 type Limits struct {
 	// Programmed is how long a gateway may take until every pod runs, and a peer.
 	Programmed time.Duration
-	// Stuck is how long a peer may say that it cannot run.
+	// Stuck is how long a peer may take that says that it cannot run. It counts from when
+	// the peer was to run, for nothing tells since when it says so: an image may be pulled
+	// meanwhile, in vain.
 	Stuck time.Duration
 	// Attempts at one measurement.
 	Attempts int32
@@ -165,7 +170,7 @@ type Limits struct {
 }
 
 // DefaultLimits are those of the operator.
-var DefaultLimits = Limits{Programmed: 5 * time.Minute, Stuck: time.Minute, Attempts: 3, Failures: 3, Unschedulable: 2 * time.Minute}
+var DefaultLimits = Limits{Programmed: 5 * time.Minute, Stuck: 2 * time.Minute, Attempts: 3, Failures: 3, Unschedulable: 2 * time.Minute}
 
 // Next says what to do. Doing it changes what is observed; so does doing it twice,
 // or not at all, for whoever asks again.
@@ -189,6 +194,9 @@ func (p Plan) Next(o Observed, limits Limits) Action {
 		return p.conclude(o.Records)
 	}
 	if a, abort := p.mustAbort(o, limits); abort {
+		return a
+	}
+	if a, refused := p.refuse(o); refused {
 		return a
 	}
 	// Under load a gateway may be unready for a moment. The load goes on, and what
@@ -405,6 +413,17 @@ func (p Plan) preparePeers(o Observed, m Measurement, limits Limits) (Action, bo
 			Message: fmt.Sprintf("%s: it did not run with %d replicas within %s, so it is left out with as many and more", peer.Message, m.Replicas, limit)}, false
 	}
 	return Action{}, true
+}
+
+// refuse a peer that may not run any more, whatever is under way: it has keys.
+func (p Plan) refuse(o Observed) (Action, bool) {
+	of := p.left(o.Records, func(m Measurement) bool { return o.Peers[m.Peer].Refused != "" })
+	if len(of) == 0 {
+		return Action{}, false
+	}
+	name := of[0].Peer
+	return Action{Kind: RecordFailure, Measurements: p.Without(name, 0, o.Records), Reason: v1alpha1.ReasonPeerNotReady,
+		Message: fmt.Sprintf("peer %q is left out: %s", name, o.Peers[name].Refused)}, true
 }
 
 // measure with a gateway that is ready.

@@ -388,6 +388,33 @@ func TestAPeerThatDoesNotRunIsLeftOut(t *testing.T) {
 	}
 }
 
+// A peer that may not run any more is left out in whatever is under way, its own load too,
+// and the others are measured.
+func TestAPeerThatIsRefusedIsLeftOutAtOnce(t *testing.T) {
+	s := spec([]int32{1, 2}, "full")
+	s.Load.Repetitions = ptr.To[int32](3)
+	s.Peers = []v1alpha1.BenchmarkPeer{{Name: "bad"}, {Name: "good"}}
+	w := worldOf(s)
+	for a := w.plan.Next(w.o, w.limits); a.Kind != WaitJob || a.Measurements[0].Peer != "bad"; a = w.plan.Next(w.o, w.limits) {
+		w.do(t, a)
+	}
+	w.o.Gateway.Programmed = false // as it may be under load
+	w.o.Peers["bad"] = Peer{Refused: "its image is not allowed"}
+	a := w.plan.Next(w.o, w.limits)
+	if a.Kind != RecordFailure || a.Reason != v1alpha1.ReasonPeerNotReady || !strings.Contains(a.Message, "its image is not allowed") {
+		t.Fatalf("%+v", a)
+	}
+	w.run(t)
+	for _, m := range w.plan.Measurements {
+		if r := w.o.Records[m.Name()]; r.failed() && m.Peer != "bad" || !r.failed() && m.Peer == "bad" && m.Number > a.Measurements[0].Number {
+			t.Errorf("%s: %+v", m, r)
+		}
+	}
+	if w.o.Phase != v1alpha1.BenchmarkCompleted {
+		t.Errorf("%s: %s", w.o.Phase, w.final)
+	}
+}
+
 // Whenever somebody cancels a run, it ends there: no load is made any more, what is
 // recorded stays, and the gateway is put back.
 func TestARunEndsWhereItIsCancelled(t *testing.T) {
