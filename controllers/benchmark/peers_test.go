@@ -464,3 +464,18 @@ func TestAPeerWhoseImageIsNoLongerAllowedGoes(t *testing.T) {
 		})
 	}
 }
+
+// What forbids a peer before the run may allow it then; all else is measured whatever.
+func TestAPeerThatIsForbiddenKeepsNoRunFromItsBeginning(t *testing.T) {
+	asked := 0
+	r, s := twoPeers(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if _, is := o.(*appsv1.Deployment); is {
+			asked++
+			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, o.GetName(), errors.New("exceeded quota: count"))
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	if err := r.canBegin(t.Context(), s, 1); err != nil || asked != 2 {
+		t.Errorf("%v, after %d Deployments", err, asked)
+	}
+}
