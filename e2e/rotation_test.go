@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -132,10 +133,13 @@ func zeroFailedHandshakes(t *testing.T) {
 		replacePods(t, g, turn+1)
 		n.waitReplaced(g, pods, forReady)
 		t.Logf("%s: rollout %d is done", time.Since(start).Round(time.Second), turn+1)
-		// A configuration that needs a reload, and back.
-		for _, hostnames := range [][]v1alpha1.Hostname{{"web.example", v1alpha1.Hostname(fmt.Sprintf("turn-%d.example", turn))}, {"web.example"}} {
+		// A configuration that needs a reload, and back: with another name, and another backend, which is the same Service
+		// under another name of its port. Pods that have not taken it up yet go on with theirs.
+		other := https("web", 443, "web.example", v1alpha1.Hostname(fmt.Sprintf("turn-%d.example", turn)))
+		other.Backends = []v1alpha1.BackendReference{{Name: "echo", Port: intstr.FromInt32(80)}}
+		for _, listener := range []v1alpha1.Listener{other, https("web", 443, "web.example")} {
 			revision := g.Status.Revision
-			update(t, g, func(g *v1alpha1.QTLSGateway) { g.Spec.Listeners[0].Hostnames = hostnames })
+			update(t, g, func(g *v1alpha1.QTLSGateway) { g.Spec.Listeners = []v1alpha1.Listener{listener} })
 			eventually(t, forChange, "every pod runs the new configuration", func(ctx context.Context) (bool, string) {
 				if ok, state := get(ctx, g); !ok {
 					return false, state

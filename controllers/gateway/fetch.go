@@ -23,8 +23,9 @@ import (
 
 // inputs are all that a decision rests on.
 type inputs struct {
-	Gateway   *v1alpha1.QTLSGateway
-	Objects   resolve.Objects
+	Gateway *v1alpha1.QTLSGateway
+	Objects resolve.Objects
+	// Endpoints of the spec's backends, and of those of what is published.
 	Endpoints dataplane.Endpoints
 	// Model and Problems are what Objects resolve to.
 	Model    model.Gateway
@@ -48,6 +49,14 @@ type published struct {
 	Revisions  map[string]dataplane.Revision
 }
 
+// revisions are none where nothing is published.
+func (p *published) revisions() map[string]dataplane.Revision {
+	if p == nil {
+		return nil
+	}
+	return p.Revisions
+}
+
 func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now time.Time) (inputs, error) {
 	in := inputs{Gateway: g, Unknown: map[string]error{}}
 	refs := resolve.ReferencesOf(g)
@@ -59,7 +68,13 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now tim
 	if o.Certificates, err = getAll[v1alpha1.PQCCertificate](ctx, r.Client, g.Namespace, refs.Certificates); err != nil {
 		return in, err
 	}
-	if o.Services, err = getAll[corev1.Service](ctx, r.Client, g.Namespace, refs.Services); err != nil {
+	if in.Published, err = r.published(ctx, g); err != nil {
+		return in, err
+	}
+	groups := resolve.Groups(g, in.Published.revisions())
+	services := resolve.ServicesOf(groups)
+	r.backends.set(key(g), services) // before they are read: no change of theirs is missed
+	if o.Services, err = getAll[corev1.Service](ctx, r.Client, g.Namespace, services); err != nil {
 		return in, err
 	}
 	if o.HSMPools, err = getAll[v1alpha1.HSMPool](ctx, r.Client, g.Namespace, refs.HSMPools); err != nil {
@@ -75,10 +90,7 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now tim
 	if o.ConfigMaps, err = getAll[corev1.ConfigMap](ctx, r.APIReader, g.Namespace, refs.ConfigMaps); err != nil {
 		return in, err
 	}
-	if in.Endpoints, err = r.endpoints(ctx, g, o.Services); err != nil {
-		return in, err
-	}
-	if in.Published, err = r.published(ctx, g); err != nil {
+	if in.Endpoints, err = r.endpoints(ctx, g, groups, o.Services); err != nil {
 		return in, err
 	}
 	if in.Resumption, err = r.ticketStore(ctx, g, in.Objects, now); err != nil {
@@ -112,7 +124,7 @@ func getAll[T any, P interface {
 	return out, nil
 }
 
-func (r *Reconciler) endpoints(ctx context.Context, g *v1alpha1.QTLSGateway, services map[string]*corev1.Service) (dataplane.Endpoints, error) {
+func (r *Reconciler) endpoints(ctx context.Context, g *v1alpha1.QTLSGateway, groups []string, services map[string]*corev1.Service) (dataplane.Endpoints, error) {
 	var all []discoveryv1.EndpointSlice
 	for name := range services {
 		var list discoveryv1.EndpointSliceList
@@ -121,7 +133,7 @@ func (r *Reconciler) endpoints(ctx context.Context, g *v1alpha1.QTLSGateway, ser
 		}
 		all = append(all, list.Items...)
 	}
-	return resolve.Endpoints(g, services, all), nil
+	return resolve.Endpoints(groups, services, all), nil
 }
 
 // published reads what the agents read. What does not parse, or is not what

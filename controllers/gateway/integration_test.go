@@ -13,7 +13,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +165,93 @@ func assignment(ctx context.Context, c client.Client, namespace string) (datapla
 	return a, e, json.Unmarshal([]byte(cm.Data[dataplane.KeyAssignment]), &a)
 }
 
+// endpointSlice is of a Service with a port without a name.
+func endpointSlice(namespace, service, address string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To[int32](8080)}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
+	}
+}
+
+// reached waits until the agents are told exactly these endpoints, of all groups.
+func reached(t *testing.T, c client.Client, namespace string, groups ...string) {
+	t.Helper()
+	want := strings.Join(groups, " ")
+	testenv.Eventually(t, func(ctx context.Context) error {
+		_, endpoints, err := assignment(ctx, c, namespace)
+		if err != nil {
+			return err
+		}
+		var all []string
+		for _, group := range slices.Sorted(maps.Keys(endpoints)) {
+			all = append(all, fmt.Sprintf("%s=%v", group, endpoints[group]))
+		}
+		if got := strings.Join(all, " "); got != want {
+			return fmt.Errorf("endpoints %s, want %s", got, want)
+		}
+		return nil
+	})
+}
+
+// serving makes a pod of the gateway that is ready, and whose agent has not said
+// what it runs: it may be what is published.
+func serving(t *testing.T, c client.Client, g *v1alpha1.QTLSGateway) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: g.Name + "-1", Labels: resources.Selector(g.Name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "none"}}}}
+	create(t, c, pod)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if err := c.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgressing, "pod "+pod.Name)
+	return pod
+}
+
+// Pods run an earlier revision until they have taken up the next. So long they are
+// told the endpoints of its backends, as these come and go.
+func TestEndpointsOfAnEarlierRevisionAreFollowed(t *testing.T) {
+	c, ns, _ := start(t)
+	former, next := webService(ns), webService(ns)
+	next.Name = "next"
+	slice, g := endpointSlice(ns, "web", "10.0.0.9"), webGateway(ns)
+	create(t, c, webSecret(t, ns), former, next, slice, endpointSlice(ns, "next", "10.0.1.1"), g)
+	reached(t, c, ns, "web:80=[{10.0.0.9 8080}]")
+	pod := serving(t, c, g)
+	before, _, err := assignment(t.Context(), c, ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	change(t, c, g, func() { g.Spec.Listeners[0].Backends[0].Name = "next" })
+	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]", "web:80=[{10.0.0.9 8080}]")
+	if now, _, err := assignment(t.Context(), c, ns); err != nil || now != before {
+		t.Errorf("the pods are told %+v (%v), want what they may run: %+v", now, err, before)
+	}
+	change(t, c, slice, func() { slice.Endpoints[0].Addresses[0] = "10.0.0.10" })
+	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]", "web:80=[{10.0.0.10 8080}]")
+
+	// Also while a problem holds it.
+	change(t, c, g, func() { g.Spec.Listeners[0].CertificateRefs[0].Name = "nowhere" })
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonCertificateNotFound, "nowhere")
+	change(t, c, slice, func() { slice.Endpoints[0].Addresses[0] = "10.0.0.11" })
+	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]", "web:80=[{10.0.0.11 8080}]")
+
+	// A Service that is gone has none; its EndpointSlices go later.
+	if err := c.Delete(t.Context(), former); err != nil {
+		t.Fatal(err)
+	}
+	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]", "web:80=[]")
+
+	// When no pod runs it any more, it is forgotten.
+	if err := c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	change(t, c, g, func() { g.Spec.Listeners[0].CertificateRefs[0].Name = "web-tls" })
+	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]")
+}
+
 func TestAGatewayBecomesItsObjects(t *testing.T) {
 	c, ns, _ := start(t)
 	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))
@@ -280,19 +369,8 @@ func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {
 	create(t, c, webService(ns))
 	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
 
-	endpoints := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To[int32](8080)}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.9"}}},
-	}
-	create(t, c, endpoints)
-	testenv.Eventually(t, func(ctx context.Context) error {
-		_, got, err := assignment(ctx, c, ns)
-		if err != nil || len(got["web:80"]) != 1 || got["web:80"][0] != (dataplane.Endpoint{Address: "10.0.0.9", Port: 8080}) {
-			return fmt.Errorf("endpoints %+v (%v)", got, err)
-		}
-		return nil
-	})
+	create(t, c, endpointSlice(ns, "web", "10.0.0.9"))
+	reached(t, c, ns, "web:80=[{10.0.0.9 8080}]")
 
 	before, _, err := assignment(t.Context(), c, ns)
 	if err != nil {

@@ -65,6 +65,8 @@ type Reconciler struct {
 	Rings *rings.Keeper
 	// Changes brings the gateways whose pods have news.
 	Changes <-chan event.GenericEvent
+
+	backends backends
 }
 
 // Reconcile brings one gateway from what is to what is wanted, as far as it
@@ -117,6 +119,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) forget(gateway types.NamespacedName) {
 	r.Observer.Follow(gateway, nil)
 	r.Rings.Want(gateway, nil)
+	r.backends.set(gateway, nil)
 }
 
 // nextLook is when time alone changes something.

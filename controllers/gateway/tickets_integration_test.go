@@ -30,15 +30,15 @@ import (
 	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
-// change the gateway as a user does, however often its status is written meanwhile.
-func change(t *testing.T, c client.Client, g *v1alpha1.QTLSGateway, edit func()) {
+// change an object as a user does, however often its status is written meanwhile.
+func change(t *testing.T, c client.Client, o client.Object, edit func()) {
 	t.Helper()
 	testenv.Eventually(t, func(ctx context.Context) error {
-		if err := c.Get(ctx, client.ObjectKeyFromObject(g), g); err != nil {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return err
 		}
 		edit()
-		return c.Update(ctx, g)
+		return c.Update(ctx, o)
 	})
 }
 

@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +47,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return r.naming(ctx, o.GetNamespace(), kind, o.GetName())
 		})
 	}
+	service := func(ctx context.Context, namespace, name string) []reconcile.Request {
+		return append(r.naming(ctx, namespace, "Service", name), r.backends.reaching(namespace, name)...)
+	}
 	changedSpec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("gateway").
@@ -65,9 +70,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.QTLSPolicy{}, named("QTLSPolicy")).
 		Watches(&v1alpha1.PQCCertificate{}, named("PQCCertificate")).
 		Watches(&v1alpha1.HSMPool{}, named("HSMPool"), changedSpec). // its status changes with each signature
-		Watches(&corev1.Service{}, named("Service")).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return service(ctx, o.GetNamespace(), o.GetName())
+		})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return r.naming(ctx, o.GetNamespace(), "Service", o.GetLabels()[discoveryv1.LabelServiceName])
+			return service(ctx, o.GetNamespace(), o.GetLabels()[discoveryv1.LabelServiceName])
 		})).
 		WatchesMetadata(&corev1.ConfigMap{}, named("ConfigMap")).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
@@ -109,6 +116,41 @@ func (r *Reconciler) naming(ctx context.Context, namespace, kind, name string) [
 	requests := make([]reconcile.Request, len(list.Items))
 	for i := range list.Items {
 		requests[i].NamespacedName = client.ObjectKeyFromObject(&list.Items[i])
+	}
+	return requests
+}
+
+// backends are the Services that gateways' endpoints are of. Those of revisions
+// that are published still the spec may not name any more, so that its index
+// does not find them. Each gateway's are known once it was reconciled, as each is
+// when the operator starts. It may be used from several goroutines.
+type backends struct {
+	mu       sync.Mutex
+	services map[types.NamespacedName][]string
+}
+
+func (b *backends) set(gateway types.NamespacedName, services []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(services) == 0 {
+		delete(b.services, gateway)
+		return
+	}
+	if b.services == nil {
+		b.services = map[types.NamespacedName][]string{}
+	}
+	b.services[gateway] = services
+}
+
+// reaching lists the gateways with endpoints of a Service.
+func (b *backends) reaching(namespace, service string) []reconcile.Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var requests []reconcile.Request
+	for gateway, services := range b.services {
+		if gateway.Namespace == namespace && slices.Contains(services, service) {
+			requests = append(requests, reconcile.Request{NamespacedName: gateway})
+		}
 	}
 	return requests
 }

@@ -177,7 +177,7 @@ func decide(in observed, me own) action {
 	if in.published == nil {
 		return decideClearing(in, me)
 	}
-	slots := haproxy.Assign(current.Revision, current.Slots, in.published.endpointsFor(current.Target.Revision, current.Slots))
+	slots := haproxy.Assign(current.Revision, current.Slots, in.published.endpointsFor(current.Slots))
 	changes, ok := haproxy.Changes(current.Revision, current.Slots, slots)
 	if !ok {
 		next := current.clone()
@@ -225,7 +225,7 @@ func decideInstall(in observed, me own) action {
 	if credentialsAwaited(in, p.Revision) {
 		return nil
 	}
-	next.Slots = haproxy.Assign(p.Revision, slots, p.Endpoints)
+	next.Slots = haproxy.Assign(p.Revision, slots, p.endpointsFor(slots))
 	return unlessRefused(install{p.Revision, next}, me)
 }
 

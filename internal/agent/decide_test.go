@@ -197,7 +197,10 @@ func TestDecide(t *testing.T) {
 			}
 			s.published = want(firstRevision, 1, many...)
 		}, "install first, generation 1, with pq:1"},
-		{"a group that only the running revision has keeps its endpoints", func(s *situation) {
+		{"a group that is not named keeps its endpoints, also where the running revision is the one to run", func(s *situation) {
+			s.published.Endpoints = dataplane.Endpoints{"shop-v2:http": {there}}
+		}, "nothing"},
+		{"and where another is to be run, and was refused", func(s *situation) {
 			s.published = want(secondRevision, 2)
 			refuse(s)
 			s.published.Endpoints = dataplane.Endpoints{}
@@ -210,6 +213,27 @@ func TestDecide(t *testing.T) {
 				t.Errorf("got: %s\nwant: %s", got, c.want)
 			}
 		})
+	}
+}
+
+// A revision that is installed has the endpoints that are published, and of a
+// group that nothing is published of those that it has.
+func TestEndpointsOfANewRevision(t *testing.T) {
+	next := secondRevision
+	next.Backends = []dataplane.Backend{{Name: "backend.web", Groups: []dataplane.ServerGroup{
+		{Name: "shop:http", Weight: 1}, {Name: "shop-v2:http", Weight: 1}, {Name: "other:http", Weight: 1}}}}
+	s := settled()
+	s.published = want(next, 2)
+	s.published.Endpoints = dataplane.Endpoints{"shop-v2:http": {there}, "other:http": nil}
+	a, ok := decide(s.observed, s.own).(install)
+	if !ok {
+		t.Fatalf("got: %s", told(decide(s.observed, s.own)))
+	}
+	for group, want := range map[string]*dataplane.Endpoint{"shop:http": &here, "shop-v2:http": &there, "other:http": nil} {
+		slots := a.state.Slots[group]
+		if len(slots) == 0 || (slots[0].Endpoint == nil) != (want == nil) || want != nil && *slots[0].Endpoint != *want {
+			t.Errorf("group %s has the servers %v, want %v first", group, slots, want)
+		}
 	}
 }
 

@@ -153,13 +153,11 @@ func checkEndpoints(endpoints dataplane.Endpoints) error {
 	return nil
 }
 
-// endpointsFor are the endpoints that a revision's server groups get. A group
-// that a later revision no longer has keeps those that it has: while the
-// earlier one serves, it serves whole.
-func (p *published) endpointsFor(name string, slots haproxy.Slots) dataplane.Endpoints {
-	if p.Target.Revision == name {
-		return p.Endpoints
-	}
+// endpointsFor are the endpoints that server groups with these slots get. A
+// group that the operator does not name keeps those that it has: the operator
+// names those of the revisions that it publishes, and a pod may still run an
+// earlier one, which serves whole while it does.
+func (p *published) endpointsFor(slots haproxy.Slots) dataplane.Endpoints {
 	all := maps.Clone(p.Endpoints)
 	if all == nil {
 		all = dataplane.Endpoints{}

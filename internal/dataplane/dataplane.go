@@ -258,7 +258,9 @@ func (a Assignment) For(pod string) Target {
 	return a.Stable
 }
 
-// Endpoints are the ready endpoints of each server group, by its name.
+// Endpoints are the ready endpoints of each server group, by its name. A group
+// without any is there, with none; of one that is not there nothing is known,
+// and who serves it goes on with those that it has.
 type Endpoints map[string][]Endpoint
 
 // Endpoint is an address and port that takes connections.

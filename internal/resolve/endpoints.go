@@ -11,29 +11,60 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 )
 
-// Endpoints flattens the EndpointSlices of the Services that a gateway's
-// backends name, by group. An endpoint that serves while it terminates counts
-// only where no other is ready, as kube-proxy has it.
-func Endpoints(g *v1alpha1.QTLSGateway, services map[string]*corev1.Service, endpointSlices []discoveryv1.EndpointSlice) dataplane.Endpoints {
-	out := dataplane.Endpoints{}
+// Groups are the server groups that a gateway's pods may need endpoints of:
+// those of the spec's backends, and those of revisions, for pods go on with an
+// earlier one until they run the next. Sorted, each once.
+func Groups(g *v1alpha1.QTLSGateway, revisions map[string]dataplane.Revision) []string {
+	var names []string
 	for _, l := range g.Spec.Listeners {
 		for _, b := range l.Backends {
-			service := services[b.Name]
-			if service == nil {
-				continue
+			names = append(names, GroupName(b))
+		}
+	}
+	for _, r := range revisions {
+		for _, b := range r.Backends {
+			for _, group := range b.Groups {
+				names = append(names, group.Name)
 			}
-			port, ok := ServicePort(service, b.Port)
-			if !ok {
-				continue
-			}
-			out[GroupName(b)] = endpointsOf(service.Name, port.Name, endpointSlices)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ServicesOf are the names of the Services of groups, sorted, each once.
+func ServicesOf(groups []string) []string {
+	var names []string
+	for _, group := range groups {
+		service, _ := servicePortOf(group)
+		names = append(names, service)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Endpoints flattens the EndpointSlices of Services, by group. Each group is
+// named: one whose Service or port does not exist has no endpoints. An endpoint
+// that serves while it terminates counts only where no other is ready, as
+// kube-proxy has it.
+func Endpoints(groups []string, services map[string]*corev1.Service, endpointSlices []discoveryv1.EndpointSlice) dataplane.Endpoints {
+	out := dataplane.Endpoints{}
+	for _, group := range groups {
+		out[group] = []dataplane.Endpoint{}
+		name, number := servicePortOf(group)
+		service := services[name]
+		if service == nil {
+			continue
+		}
+		if port, ok := findPort(service, number); ok {
+			out[group] = endpointsOf(name, port.Name, endpointSlices)
 		}
 	}
 	return out
 }
 
 func endpointsOf(service, portName string, endpointSlices []discoveryv1.EndpointSlice) []dataplane.Endpoint {
-	var ready, terminating []dataplane.Endpoint
+	ready, terminating := []dataplane.Endpoint{}, []dataplane.Endpoint{}
 	for _, s := range endpointSlices {
 		if s.Labels[discoveryv1.LabelServiceName] != service || s.AddressType == discoveryv1.AddressTypeFQDN {
 			continue

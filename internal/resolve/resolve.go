@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
@@ -322,7 +322,7 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
 		warn(v1alpha1.ReasonBackendNotSupported, "Service %q is of type ExternalName, which has no endpoints; use a Service with a selector or with EndpointSlices of its own", b.Name)
 	default:
-		if _, ok := ServicePort(service, b.Port); !ok {
+		if _, ok := findPort(service, b.Port.String()); !ok {
 			warn(v1alpha1.ReasonBackendPortNotFound, "Service %q has no TCP port %s; it has %s", b.Name, b.Port.String(), portNames(service))
 		}
 	}
@@ -332,13 +332,20 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 // GroupName names the endpoints of a backend: `<service>:<port>`.
 func GroupName(b v1alpha1.BackendReference) string { return b.Name + ":" + b.Port.String() }
 
-// ServicePort finds a TCP port of a Service by number or name.
-func ServicePort(s *corev1.Service, port intstr.IntOrString) (corev1.ServicePort, bool) {
+// servicePortOf is what GroupName joins.
+func servicePortOf(group string) (service, port string) {
+	service, port, _ = strings.Cut(group, ":")
+	return service, port
+}
+
+// findPort finds a TCP port of a Service by its number or its name, in which
+// there is always a letter.
+func findPort(s *corev1.Service, port string) (corev1.ServicePort, bool) {
 	for _, p := range s.Spec.Ports {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		if port.Type == intstr.Int && p.Port == port.IntVal || port.Type == intstr.String && p.Name == port.StrVal {
+		if strconv.Itoa(int(p.Port)) == port || p.Name == port {
 			return p, true
 		}
 	}

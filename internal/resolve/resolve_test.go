@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -328,7 +329,7 @@ func TestEndpointsOfAGroup(t *testing.T) {
 		{"none", nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Endpoints(f.gateway, f.objects.Services, tc.slices)
+			got := Endpoints(Groups(f.gateway, nil), f.objects.Services, tc.slices)
 			var want []dataplane.Endpoint
 			for _, a := range tc.want {
 				want = append(want, dataplane.Endpoint{Address: a, Port: 8080})
@@ -337,6 +338,44 @@ func TestEndpointsOfAGroup(t *testing.T) {
 				t.Errorf("endpoints %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// Pods run an earlier revision until they have taken up the next: what it needs is
+// asked for as long as it is published.
+func TestGroupsAreThoseOfTheSpecAndOfRevisions(t *testing.T) {
+	f := newFixture(t)
+	revision := func(groups ...string) dataplane.Revision {
+		b := dataplane.Backend{Name: "backend.web"}
+		for _, name := range groups {
+			b.Groups = append(b.Groups, dataplane.ServerGroup{Name: name})
+		}
+		return dataplane.Revision{Backends: []dataplane.Backend{b}}
+	}
+	groups := Groups(f.gateway, map[string]dataplane.Revision{"1": revision("former:8080", "shop:80"), "2": revision("shop:http", "former:metrics")})
+	if want := []string{"former:8080", "former:metrics", "shop:80", "shop:http"}; !slices.Equal(groups, want) {
+		t.Errorf("groups %v, want %v", groups, want)
+	}
+	if got, want := ServicesOf(groups), []string{"former", "shop"}; !slices.Equal(got, want) {
+		t.Errorf("Services %v, want %v", got, want)
+	}
+}
+
+// A group without endpoints is named all the same: pods go on with those that they
+// have of a group that is not.
+func TestEveryGroupIsNamed(t *testing.T) {
+	f := newFixture(t)
+	slice := discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "shop"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+	}
+	got := Endpoints([]string{"shop:http", "shop:80", "shop:dns", "shop:9999", "gone:http"}, f.objects.Services, []discoveryv1.EndpointSlice{slice})
+	some, none := []dataplane.Endpoint{{Address: "10.0.0.1", Port: 8080}}, []dataplane.Endpoint{}
+	want := dataplane.Endpoints{"shop:http": some, "shop:80": some, "shop:dns": none, "shop:9999": none, "gone:http": none}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
 	}
 }
 
