@@ -107,7 +107,7 @@ func TestTheAPIServerAcceptsEachSample(t *testing.T) {
 func TestTheBenchmarksOfTheDocumentationTakeLessThanAnHourEach(t *testing.T) {
 	c := testenv.Client(t)
 	namespace := restricted(t, c)
-	for _, name := range []string{"gateway", "matrix", "sizes", "servers"} {
+	for _, name := range []string{"gateway", "matrix", "sizes", "servers", "peers"} {
 		for _, o := range read(t, "../../docs/benchmarks/"+name+".yaml") {
 			o.SetNamespace(namespace)
 			if err := c.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")); err != nil {

@@ -91,13 +91,21 @@ func find(sources []Source, is func(Mode) bool) []found {
 	return all
 }
 
-// scaled are those of runs with several numbers of replicas: replicas of another run
-// have another size.
+// scaled are those of runs with several numbers of replicas, those with most of them
+// first: replicas of another run have another size, and rows are compared.
 func scaled(all []found) []found {
-	return slices.DeleteFunc(all, func(f found) bool {
-		first := slices.IndexFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name })
-		return first < 0 || !slices.ContainsFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name && p.Replicas != f.report.Points[first].Replicas })
-	})
+	points := func(f found) int {
+		n := 0
+		for _, p := range f.report.Points {
+			if p.Mode == f.mode.Name {
+				n++
+			}
+		}
+		return n
+	}
+	all = slices.DeleteFunc(all, func(f found) bool { return points(f) < 2 })
+	slices.SortStableFunc(all, func(a, b found) int { return points(b) - points(a) })
+	return all
 }
 
 // Why there is no figure.

@@ -88,13 +88,16 @@ func TestTheReferencePageTakesTheFirstResult(t *testing.T) {
 	}
 }
 
-// Replicas of a run that has one of them only may be of any size.
+// Replicas of another run have another size: that with most numbers of them fills the rows.
 func TestTheReferencePageComparesServersOfOneRun(t *testing.T) {
-	single, scaling := fullReport(t), fullReport(t)
+	single, few, scaling := fullReport(t), fullReport(t), fullReport(t)
 	single.Points = slices.DeleteFunc(slices.Clone(single.Points), func(p Point) bool { return p.Replicas != 1 })
-	page := Reference([]Source{{"a/report.json", single}, {"b/report.json", scaling}})
-	if got := cellOf(t, page, "Servers", "1", "hybrid"); !strings.HasSuffix(got, "[2]") {
-		t.Errorf("servers: %q", got)
+	few.Points = slices.DeleteFunc(slices.Clone(few.Points), func(p Point) bool { return p.Replicas > 2 })
+	page := Reference([]Source{{"a/report.json", single}, {"b/report.json", few}, {"c/report.json", scaling}})
+	for _, row := range []string{"1", "2", "4"} {
+		if got := cellOf(t, page, "Servers", row, "hybrid"); !strings.HasSuffix(got, "[3]") {
+			t.Errorf("%s servers: %q", row, got)
+		}
 	}
 	if got := cellOf(t, page, "Handshakes", "hybrid | full", "a second"); !strings.HasSuffix(got, "[1]") {
 		t.Errorf("one server: %q", got)
