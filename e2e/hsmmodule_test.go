@@ -73,8 +73,11 @@ func TestHSMModule(t *testing.T) {
 	// restart has all pods with the library start anew, with the PIN as it is then.
 	restart := func() {
 		t.Helper()
-		for _, p := range append(n.gatewayPods(g), n.pods(t.Context(), map[string]string{v1alpha1.LabelHSMPool: pool.Name})...) {
-			remove(t, &p)
+		pods := append(n.gatewayPods(g), n.pods(t.Context(), map[string]string{v1alpha1.LabelHSMPool: pool.Name})...)
+		for i := range pods {
+			remove(t, &pods[i])
+		}
+		for _, p := range pods {
 			uid := p.UID
 			eventually(t, forReady, "pod "+p.Name+" is gone", func(ctx context.Context) (bool, string) {
 				ok, state := get(ctx, &p)
