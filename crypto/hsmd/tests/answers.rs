@@ -89,6 +89,11 @@ fn answers_to_a_client_whose_socket_is_full_are_kept_for_it_and_hold_nobody_up()
     slow.status();
 }
 
+/// A request whose time is over when it comes.
+fn overdue(daemon: &Inside, to: mpsc::Sender<Answer>) -> Order {
+    Order { received: Instant::now() - daemon.config.token.timeout, ..order(sign("web"), to) }
+}
+
 #[test]
 fn a_request_whose_time_passes_in_the_queue_is_given_back_and_not_made() {
     let daemon = Inside::start("");
@@ -99,13 +104,7 @@ fn a_request_whose_time_passes_in_the_queue_is_given_back_and_not_made() {
     }
     until("no session is free", || daemon.token.waiting.load(SeqCst) == 4);
     let (to, answer) = mpsc::channel();
-    daemon.work.take(Order {
-        client: "gateway".into(),
-        request: sign("web"),
-        received: Instant::now() - daemon.config.token.timeout,
-        wanted: Box::new(|| true),
-        answer: Box::new(move |answer| to.send(answer).unwrap()),
-    });
+    daemon.work.take(overdue(&daemon, to));
     match answer.recv_timeout(GUARD).unwrap() {
         Answer::Failed(f) => {
             assert_eq!((f.code, &*f.detail), (CKR_FUNCTION_CANCELED, "no free session in 60000 ms"));
@@ -122,6 +121,37 @@ fn a_request_whose_time_passes_in_the_queue_is_given_back_and_not_made() {
     assert_eq!(busy.ask(&sign("web")).unwrap(), signature());
     assert_eq!(daemon.token.signed.load(SeqCst), 5);
     assert_eq!(answer.recv(), Err(mpsc::RecvError), "it was answered once, and nothing is left of it");
+}
+
+#[test]
+fn a_request_that_waited_too_long_forgets_no_key_and_one_that_failed_does() {
+    let daemon = Inside::start_with("", "timeout = 60s\nretry = 10ms");
+    let mut client = daemon.connect("gateway");
+    assert_eq!(client.ask(&sign("web")).unwrap(), signature());
+    assert_eq!(daemon.token.looked.load(SeqCst), 1, "the key is known now");
+    daemon.token.shut();
+    for _ in 0..4 {
+        client.send(&sign("web")).unwrap();
+    }
+    until("no session is free", || daemon.token.waiting.load(SeqCst) == 4);
+    let (to, answer) = mpsc::channel();
+    daemon.work.take(overdue(&daemon, to));
+    match answer.recv_timeout(GUARD).unwrap() {
+        Answer::Failed(f) => assert_eq!(f.code, CKR_FUNCTION_CANCELED, "{f}"),
+        answer => panic!("{answer:?}"),
+    }
+    daemon.token.open();
+    for _ in 0..4 {
+        client.receive().unwrap();
+    }
+    assert_eq!(client.ask(&sign("web")).unwrap(), signature());
+    assert_eq!(daemon.token.looked.load(SeqCst), 1, "it was not asked for again");
+
+    daemon.token.gone.store(true, SeqCst);
+    assert_eq!(client.refused(&sign("web")).0, CKR_DEVICE_REMOVED);
+    daemon.token.gone.store(false, SeqCst);
+    until("the token signs again", || client.ask(&sign("web")).unwrap() == signature());
+    assert_eq!(daemon.token.looked.load(SeqCst), 2, "another token may be there");
 }
 
 #[test]

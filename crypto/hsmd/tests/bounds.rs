@@ -5,11 +5,14 @@ mod common;
 use common::*;
 use cryptoki_sys::*;
 use qtls_hsmd::metrics::{Outcome, Refusal};
-use qtls_pkcs11::protocol::{self, Answer, Request};
+use qtls_pkcs11::{
+    protocol::{self, Answer, Request},
+    token::Mechanism,
+};
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    sync::atomic::Ordering::SeqCst,
+    sync::{atomic::Ordering::SeqCst, mpsc},
 };
 
 fn tcp(daemon: &Daemon) -> TcpStream {
@@ -135,6 +138,62 @@ fn more_requests_in_flight_than_allowed_are_refused_one_by_one() {
     assert_eq!(signed, [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(client.ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]), "and there is room again");
     assert_eq!(daemon.metrics.requests("sign", Outcome::Refused), 12);
+}
+
+/// What is refused for lack of room, at once, of as many requests.
+fn without_room(daemon: &Inside, request: &Request, count: usize, to: &mpsc::Sender<Answer>, answers: &mpsc::Receiver<Answer>) -> usize {
+    (0..count).for_each(|_| daemon.work.take(order(request.clone(), to.clone())));
+    let refused: Vec<Answer> = answers.try_iter().collect();
+    for answer in &refused {
+        assert!(matches!(answer, Answer::Failed(f) if f.code == CKR_SESSION_COUNT), "{answer:?}");
+    }
+    refused.len()
+}
+
+/// Codes of answers, or none for what succeeded.
+fn codes(answers: &mpsc::Receiver<Answer>, count: usize) -> Vec<CK_RV> {
+    let code = |answer| match answer {
+        Answer::Failed(f) => f.code,
+        _ => CKR_OK,
+    };
+    (0..count).map(|_| code(answers.recv_timeout(GUARD).unwrap())).collect()
+}
+
+#[test]
+fn what_waits_takes_no_more_memory_than_it_may_and_keys_and_signatures_have_room_of_their_own() {
+    let daemon = Inside::start("");
+    let mut busy = daemon.connect("gateway");
+    daemon.token.shut();
+    for _ in 0..4 {
+        busy.send(&sign("web")).unwrap();
+    }
+    until("no session is free", || daemon.token.waiting.load(SeqCst) == 4);
+
+    // One makes a key, and waits for a session; each of the others is 1 MiB, of 32 MiB that there are.
+    let (to, made) = mpsc::channel();
+    let generate = |algorithm: String| Request::Generate { algorithm, key: key("new") };
+    assert_eq!(without_room(&daemon, &generate("ML-DSA-65".into()), 1, &to, &made), 0);
+    assert_eq!(without_room(&daemon, &generate("x".repeat(1 << 20)), 40, &to, &made), 9);
+
+    // A request for a signature is kept as it came and as the token gets it: 2 MiB each, its context as well as its data.
+    let (to, signed) = mpsc::channel();
+    let large = |mechanism, data| Request::Sign { key: key("shop-1"), mechanism, data };
+    let context = Mechanism::MlDsa(Some((CKH_HEDGE_PREFERRED, vec![1; 1 << 20])));
+    assert_eq!(without_room(&daemon, &large(context, vec![]), 7, &to, &signed), 0);
+    assert_eq!(without_room(&daemon, &large(Mechanism::Ecdsa, vec![1; 1 << 20]), 20, &to, &signed), 12);
+
+    daemon.token.open();
+    (0..4).for_each(|_| drop(busy.receive().unwrap()));
+    let mut expected = vec![CKR_ARGUMENTS_BAD; 31];
+    expected.insert(0, CKR_OK);
+    assert_eq!(codes(&made, 32), expected, "the key is made; the others name no algorithm");
+    let mut found = codes(&signed, 15);
+    found.sort_unstable();
+    let refused = [vec![CKR_DATA_LEN_RANGE; 8], vec![CKR_KEY_TYPE_INCONSISTENT; 7]].concat();
+    assert_eq!(found, refused, "their key, once known, is of P-256");
+    assert_eq!(busy.ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]));
+    assert_eq!(without_room(&daemon, &generate("x".repeat(30 << 20)), 1, &to, &signed), 0, "there is room again");
+    assert_eq!(codes(&signed, 1), [CKR_ARGUMENTS_BAD]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use qtls_hsmd::{
     config::Config,
     metrics::Metrics,
     server::{Live, Server},
-    work::Work,
+    work::{Order, Work},
 };
 use qtls_pkcs11::{
     config::Key,
@@ -138,6 +138,17 @@ pub fn sign(label: &str) -> Request {
     Request::Sign { key: key(label), mechanism: Mechanism::Ecdsa, data: vec![7; 32] }
 }
 
+/// A request that comes past the server, from a client that stays.
+pub fn order(request: Request, to: mpsc::Sender<Answer>) -> Order {
+    Order {
+        client: "gateway".into(),
+        request,
+        received: Instant::now(),
+        wanted: Box::new(|| true),
+        answer: Box::new(move |answer| to.send(answer).unwrap()),
+    }
+}
+
 pub struct Client {
     pub tls: StreamOwned<ClientConnection, TcpStream>,
     next: u64,
@@ -236,6 +247,8 @@ pub struct StandIn {
     opened: Condvar,
     pub waiting: AtomicUsize,
     pub signed: AtomicUsize,
+    /// How often a public key was asked for.
+    pub looked: AtomicUsize,
     /// Calls fail as if it was pulled out.
     pub gone: AtomicBool,
 }
@@ -305,6 +318,7 @@ impl Session for StandInSession {
 
     fn public(&mut self, key: &KeyName) -> token::Result<Option<Found>> {
         self.0.answer()?;
+        self.0.looked.fetch_add(1, SeqCst);
         let found = Found { public: public().der, sensitive: true, extractable: false, local: true };
         Ok(lock(&self.0.keys).contains(&key.label).then_some(found))
     }
