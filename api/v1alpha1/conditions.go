@@ -171,6 +171,8 @@ const (
 	ReasonGeneratorFailed      = "GeneratorFailed"
 	// ReasonGeneratorUnschedulable: its pods find no node, or are refused.
 	ReasonGeneratorUnschedulable = "GeneratorUnschedulable"
+	// ReasonNoHandshakes: one capacity after the other without any.
+	ReasonNoHandshakes = "NoHandshakes"
 	// ReasonCancelled: spec.cancel.
 	ReasonCancelled = "Cancelled"
 	// ReasonBaselineNotFound and ReasonBaselineInvalid: spec.baselineRef.

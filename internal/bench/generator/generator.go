@@ -66,6 +66,12 @@ func TargetOf(b *v1alpha1.QTLSBenchmark, mode v1alpha1.BenchmarkMode, gateway *v
 	if err != nil {
 		return Target{}, err
 	}
+	if listener.Protocol == v1alpha1.ProtocolTLSPassthrough {
+		return Target{}, fmt.Errorf("listener %q of QTLSGateway %q passes TLS on to its backends, whose handshakes are not the gateway's; name another listener", listener.Name, b.Spec.GatewayRef.Name)
+	}
+	if c := listener.ClientAuthentication; c != nil && c.Mode != v1alpha1.ClientAuthenticationOptional {
+		return Target{}, fmt.Errorf("listener %q of QTLSGateway %q requires certificates of clients, and the load's have none; name another listener, or one whose clientAuthentication.mode is Optional", listener.Name, b.Spec.GatewayRef.Name)
+	}
 	t := Target{Host: fmt.Sprintf("%s.%s.svc", resources.Name(gateway.Name), gateway.Namespace), Port: listener.Port, ServerName: string(mode.ServerName)}
 	field := "spec.target.serverName"
 	switch {
@@ -143,12 +149,15 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 		Operation: load.Handshake,
 		Client:    load.Client{Host: t.Host, Port: int(t.Port), SNI: t.ServerName, CAFile: folder + "/" + CAFile},
 	}
+	if l.VUs > load.MostVUs {
+		return load.Load{}, fmt.Errorf("spec.load.virtualUsersPerReplica: %d for each of %d replicas are %d clients, and a load has %d at most; have fewer", p.Load.VirtualUsersPerReplica, m.Replicas, l.VUs, load.MostVUs)
+	}
 	if m.Phase == plan.Latency {
 		l.Phase, l.Rate = load.Latency, max(1, int(math.Round(rate)))
 		// Enough for handshakes that take a second; who finds none free is
 		// counted as dropped. More would have no session to resume when the window
 		// begins, for they take turns.
-		l.VUs = min(max(l.Rate, int(Pods(b))), 2*l.VUs)
+		l.VUs = min(max(l.Rate, int(Pods(b))), 2*l.VUs, load.MostVUs)
 	}
 	switch mode.Operation {
 	case v1alpha1.BenchmarkOperationRequest:

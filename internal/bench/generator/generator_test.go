@@ -57,6 +57,9 @@ func TestTheTargetIsAListenerAndItsName(t *testing.T) {
 			Target{"web-gateway.shop.svc", 8443, "example.com"}, ""},
 		"a mode's own that is not there": {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{Name: "hsm", Listener: "http"}, []v1alpha1.Listener{https}, Target{}, `spec.modes: mode "hsm": listener: QTLSGateway "web" has no listener "http"; it has https`},
 		"a mode's own of wildcards":      {v1alpha1.BenchmarkTarget{ServerName: "a.example.com"}, v1alpha1.BenchmarkMode{Name: "hsm", Listener: "wild"}, []v1alpha1.Listener{https, wild}, Target{}, `spec.modes: mode "hsm": serverName: listener "wild"`},
+		"a listener that passes TLS on":  {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{{Name: "tls", Port: 443, Protocol: v1alpha1.ProtocolTLSPassthrough, Hostnames: []v1alpha1.Hostname{"a.example.com"}}}, Target{}, "passes TLS on"},
+		"one that wants certificates":    {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{{Name: "tls", Port: 443, Hostnames: []v1alpha1.Hostname{"a.example.com"}, ClientAuthentication: &v1alpha1.ClientAuthentication{Mode: v1alpha1.ClientAuthenticationRequired}}}, Target{}, "requires certificates of clients"},
+		"one that may have certificates": {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{{Name: "tls", Port: 443, Hostnames: []v1alpha1.Hostname{"a.example.com"}, ClientAuthentication: &v1alpha1.ClientAuthentication{Mode: v1alpha1.ClientAuthenticationOptional}}}, Target{"web-gateway.shop.svc", 443, "a.example.com"}, ""},
 		"a listener of all names":        {v1alpha1.BenchmarkTarget{}, v1alpha1.BenchmarkMode{}, []v1alpha1.Listener{anything}, Target{}, "say which name clients ask for"},
 	} {
 		b := benchmark()
@@ -108,6 +111,15 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	}
 	if l, err = LoadOf(b, p, m, target, 1, 0.2, noon); err != nil || l.Rate != 1 || l.VUs != 1 {
 		t.Errorf("a very slow gateway: %+v, %v", l, err)
+	}
+	busy := p
+	busy.Load.VirtualUsersPerReplica = 1500
+	if l, err = LoadOf(b, busy, m, target, 1, 1e6, noon); err != nil || l.VUs != load.MostVUs {
+		t.Errorf("a rate that would take more clients than a load may have: %d, %v", l.VUs, err)
+	}
+	busy.Load.VirtualUsersPerReplica = 3000
+	if _, err = LoadOf(b, busy, m, target, 1, 1, noon); err == nil || !strings.Contains(err.Error(), "spec.load.virtualUsersPerReplica: 3000 for each of 4 replicas") {
+		t.Errorf("more clients than a load may have: %v", err)
 	}
 	b.Spec.Modes[1].Groups = []v1alpha1.Group{"smaug_t1"}
 	if l, err = LoadOf(b, p, m, target, 1, 1, noon); err != nil || l.Client.Provider != "/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so" {

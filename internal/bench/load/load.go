@@ -98,8 +98,9 @@ type Client struct {
 
 // What a load may ask for.
 const (
-	mostPods   = 1024
-	mostVUs    = 10000
+	mostPods = 1024
+	// MostVUs of all pods together.
+	MostVUs    = 10000
 	mostRate   = 1000000
 	longest    = time.Hour
 	smallest   = 1 << 10
@@ -159,7 +160,7 @@ func (l Load) Validate() error {
 	check(l.Start > 0, "start", l.Start, "Unix nanoseconds")
 	check(l.WarmUp >= Late && l.WarmUp <= longest, "warmUp", l.WarmUp, fmt.Sprintf("%v to %v", Late, longest))
 	check(l.Window >= 100*time.Millisecond && l.Window <= longest, "window", l.Window, fmt.Sprintf("100ms to %v", longest))
-	between("vus", l.VUs, max(l.Pods, 1), mostVUs)
+	between("vus", l.VUs, max(l.Pods, 1), MostVUs)
 	switch l.Phase {
 	case Capacity:
 		check(l.Rate == 0, "rate", l.Rate, "none in the phase Capacity")

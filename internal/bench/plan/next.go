@@ -161,7 +161,8 @@ type Limits struct {
 	Stuck time.Duration
 	// Attempts at one measurement.
 	Attempts int32
-	// Failures of the generator in a row end the run.
+	// Failures of the generator in a row end the run, and as many capacities without a
+	// handshake.
 	Failures int
 	// Unschedulable is how long a generator's pods may be without a node after
 	// the load was to begin. A Job ends by itself later than that, and then its
@@ -277,9 +278,16 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	if o.Gateway.Changed != "" {
 		return abort(v1alpha1.ReasonGatewayChanged, "%s; what was measured before and after is not to be compared", o.Gateway.Changed)
 	}
-	inARow := 0
+	inARow, silent := 0, 0
 	for _, m := range p.Measurements {
 		r, done := o.Records[m.Name()]
+		if done && m.Phase == Capacity && m.Peer == "" && !r.failed() {
+			if r.PerSecond > 0 {
+				silent = 0
+			} else if silent++; silent >= limits.Failures {
+				return abort(v1alpha1.ReasonNoHandshakes, "%d capacities in a row had not one handshake, the last of them %s: status.points has the failures by class; correct spec.target, spec.modes or the gateway, and create another benchmark", silent, m)
+			}
+		}
 		switch {
 		case !done:
 			return Action{}, false

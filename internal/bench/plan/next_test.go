@@ -24,6 +24,8 @@ type world struct {
 	final  string
 	// fails says whether a Job fails.
 	fails func(Job) bool
+	// capacity of a measurement, in handshakes per second.
+	capacity func(Measurement) float64
 	// stuck says at how many replicas the gateway never runs.
 	stuck func(int32) bool
 	// without says of a peer with so many replicas what keeps it from running, if
@@ -39,7 +41,7 @@ func newWorld(replicas []int32, modes ...string) *world {
 
 func worldOf(s v1alpha1.QTLSBenchmarkSpec) *world {
 	return &world{plan: Of(s, 3), limits: DefaultLimits, o: Observed{Now: noon, Records: map[string]Record{}},
-		fails: func(Job) bool { return false }, stuck: func(int32) bool { return false }, without: func(string, int32) Peer { return Peer{} }}
+		fails: func(Job) bool { return false }, capacity: func(Measurement) float64 { return 1000 }, stuck: func(int32) bool { return false }, without: func(string, int32) Peer { return Peer{} }}
 }
 
 // run until nothing is left to do.
@@ -92,7 +94,7 @@ func (w *world) do(t *testing.T, a Action) {
 	case CreateJob:
 		m := a.Measurements[0]
 		w.made = append(w.made, fmt.Sprintf("%s/%d", m.Name(), a.Attempt))
-		if m.Phase == Latency && a.Rate != 500 {
+		if m.Phase == Latency && a.Rate != w.capacity(m)/2 {
 			t.Errorf("%s at %v/s, want half of the capacity", m, a.Rate)
 		}
 		if !w.o.Gateway.Programmed || w.o.Gateway.Replicas != m.Replicas {
@@ -112,7 +114,7 @@ func (w *world) do(t *testing.T, a Action) {
 			j.State, j.Message = JobFailed, "exit code 107"
 		}
 	case Collect:
-		w.record(t, a.Measurements[0], Record{PerSecond: 1000})
+		w.record(t, a.Measurements[0], Record{PerSecond: w.capacity(a.Measurements[0])})
 	case RecordFailure:
 		for _, m := range a.Measurements {
 			w.record(t, m, Record{Reason: a.Reason, Message: a.Message})
@@ -235,6 +237,29 @@ func TestAGeneratorThatFailsAgainAndAgainEndsTheRun(t *testing.T) {
 	}
 	if len(w.o.Records) != w.limits.Failures || w.o.Gateway.Held {
 		t.Errorf("%d records, gateway %+v", len(w.o.Records), w.o.Gateway)
+	}
+}
+
+// With a wrong authority, for instance: a gateway that is in use would be at other replicas for nothing.
+func TestARunWithoutAnyHandshakeEndsEarly(t *testing.T) {
+	for name, c := range map[string]struct {
+		mute string // the modes that have no handshake; all where it is empty
+		ends bool
+	}{"no mode has any": {"", true}, "one of two has some": {"resumed", false}} {
+		w := newWorld([]int32{1, 2}, "full", "resumed")
+		w.capacity = func(m Measurement) float64 {
+			if c.mute == "" || m.Mode == c.mute {
+				return 0
+			}
+			return 1000
+		}
+		w.run(t)
+		if ended := strings.HasPrefix(w.final, v1alpha1.ReasonNoHandshakes+": 3 capacities in a row had not one handshake"); ended != c.ends || w.o.Gateway.Held {
+			t.Errorf("%s: %s: %q, gateway %+v", name, w.o.Phase, w.final, w.o.Gateway)
+		}
+		if made := len(w.o.Records); c.ends != (made < len(w.plan.Measurements)) || c.ends && made > 5 {
+			t.Errorf("%s: %d of %d measurements", name, made, len(w.plan.Measurements))
+		}
 	}
 }
 
