@@ -148,7 +148,8 @@ func differences(before, now Report) []string {
 			d = append(d, fmt.Sprintf("%s: %v, and now %v", what, was, is))
 		}
 	}
-	// Machines of one kind are alike, whatever they are called.
+	// Machines of one kind are alike, whatever they are called and however many of them
+	// the replicas happened to be on.
 	kinds := func(e Environment) string {
 		var all []string
 		for _, m := range e.Machines {
@@ -160,7 +161,7 @@ func differences(before, now Report) []string {
 			return "not described"
 		}
 		slices.Sort(all)
-		return strings.Join(all, ", ")
+		return strings.Join(slices.Compact(all), ", ")
 	}
 	differ("machines", kinds(was), kinds(is))
 	quotas := func(e Environment) string {

@@ -711,6 +711,21 @@ func TestAnotherLoadIsNotComparedUnlessForced(t *testing.T) {
 	}
 }
 
+// Replicas are where there is room for them: on two machines of five today, on three tomorrow.
+func TestMachinesOfOneKindAreNotCounted(t *testing.T) {
+	r := compared(t, 100, 2)
+	another := r.Environment.Machines[0]
+	another.Name = "n7"
+	r.Environment.Machines = append(r.Environment.Machines, another)
+	if r.Compare(compared(t, 100, 2), false); r.Comparison.Refused {
+		t.Errorf("two machines of the kind of one: %q", r.Comparison.Differences)
+	}
+	r.Environment.Machines[1].CPUModel = "Xeon"
+	if r.Compare(compared(t, 100, 2), false); !r.Comparison.Refused {
+		t.Error("machines of two kinds are compared with those of one")
+	}
+}
+
 func TestMachinesOfOneKindMayHaveOtherNames(t *testing.T) {
 	r := compared(t, 100, 2)
 	r.Environment.Machines[0].Name, r.Environment.Machines[0].Flags = "n9", []string{"aes", "avx2"}
