@@ -85,7 +85,7 @@ func bad(t *testing.T, b *v1alpha1.QTLSBenchmark, p plan.Plan) records {
 		for range n {
 			r := validity.Replica{Name: fmt.Sprintf("scaling-gateway-gateway-%08x-%05x", random.Uint32(), random.Uint32()>>12), Node: machines[random.IntN(len(machines))].Name,
 				Quota: 0.05, Periods: 10, ThrottledPeriods: random.Int64N(9), CPU: time.Duration(some(float64(50 * time.Millisecond))), Observed: time.Second, Handshakes: random.Int64N(1000), Disturbed: random.IntN(2) == 0,
-				Memory: 60<<20 + random.Int64N(1<<20), IdleMemory: 50 << 20, MemoryLimit: 256 << 20, MemoryStalled: ptr.To(some(0.01)), Connections: 32,
+				Memory: 60<<20 + random.Int64N(1<<20), IdleMemory: 50 << 20, LoadedMemory: 60 << 20, MemoryLimit: 256 << 20, MemoryStalled: ptr.To(some(0.01)), Connections: 32,
 				Traffic: &validity.Traffic{Segments: 1e6, Retransmitted: random.Int64N(1000), BytesReceived: random.Int64N(1e9), BytesSent: random.Int64N(1e9)}}
 			all = append(all, r)
 		}

@@ -26,6 +26,9 @@ func Replica(before, after dataplane.Usage) validity.Replica {
 	r.Connections = max(before.Connections, after.Connections)
 	if b, a := before.Container, after.Container; b != nil && a != nil && a.Periods >= b.Periods {
 		container(&r, *b, *a)
+		if r.LoadedMemory = a.Memory; before.Connections > after.Connections {
+			r.LoadedMemory = b.Memory
+		}
 	}
 	if b, a := before.Network, after.Network; b != nil && a != nil {
 		r.Traffic = &validity.Traffic{Segments: a.Segments - b.Segments, Retransmitted: a.Retransmitted - b.Retransmitted,

@@ -26,7 +26,7 @@ func used(seconds int64) dataplane.Usage {
 func TestAReplicaIsWhatItUsedBetweenTwoLooks(t *testing.T) {
 	stalled := 0.1
 	want := validity.Replica{Observed: 20 * time.Second, CPU: time.Second, Handshakes: 2000, Connections: 3,
-		Periods: 200, ThrottledPeriods: 180, Throttled: 16 * time.Second, Memory: 50 << 20, MemoryLimit: 100 << 20, MemoryStalled: &stalled,
+		Periods: 200, ThrottledPeriods: 180, Throttled: 16 * time.Second, Memory: 50 << 20, LoadedMemory: 50 << 20, MemoryLimit: 100 << 20, MemoryStalled: &stalled,
 		Traffic: &validity.Traffic{Segments: 20000, Retransmitted: 200, BytesReceived: 100000, BytesSent: 180000},
 		HSM:     &validity.HSMWait{Observed: 20 * time.Second, Sessions: 4, Signatures: 2000, Waited: 40 * time.Second},
 		Tickets: &validity.TicketWait{StoreWaited: 20 * time.Millisecond}}
@@ -44,6 +44,18 @@ func TestMemoryIsTheMostInBetween(t *testing.T) {
 	after.Container.MemoryPeak, after.Container.OOMKills = 99<<20, 2
 	if r := Replica(before, after); r.Memory != 99<<20 || r.OOMKills != 2 {
 		t.Errorf("%d, want the peak, which is new; %d killed", r.Memory, r.OOMKills)
+	}
+}
+
+func TestTheMemoryOfConnectionsIsThatOfTheLookThatSawThem(t *testing.T) {
+	before, after := used(10), used(30) // with 3 and 2 connections
+	before.Container.Memory, after.Container.Memory, after.Container.MemoryPeak = 52<<20, 57<<20, 99<<20
+	if r := Replica(before, after); r.LoadedMemory != 52<<20 || r.Connections != 3 {
+		t.Errorf("%d bytes with %d connections, want those of the first look", r.LoadedMemory, r.Connections)
+	}
+	after.Connections = 40
+	if r := Replica(before, after); r.LoadedMemory != 57<<20 || r.Connections != 40 {
+		t.Errorf("%d bytes with %d connections, want those of the second look", r.LoadedMemory, r.Connections)
 	}
 }
 

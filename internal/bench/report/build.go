@@ -269,6 +269,7 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 	}
 	var rates, perCPU, cpu []float64
 	var findings []validity.Finding
+	var held, connections int64
 	for i, m := range chosen {
 		rates = append(rates, m.Result.PerSecond)
 		if t := serverCPU(m); t > 0 {
@@ -283,8 +284,8 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 				c.Quota = 0
 			}
 			c.Memory = max(c.Memory, replica.Memory)
-			if replica.Connections >= LeastConnections && replica.IdleMemory > 0 {
-				c.MemoryPerConnection = max(c.MemoryPerConnection, (replica.Memory-replica.IdleMemory)/replica.Connections)
+			if replica.Connections >= LeastConnections && replica.IdleMemory > 0 && replica.LoadedMemory > 0 {
+				held, connections = held+replica.LoadedMemory-replica.IdleMemory, connections+replica.Connections
 			}
 		}
 		if quotas > 0 {
@@ -298,6 +299,9 @@ func buildCapacity(ms []Measurement) (*Capacity, error) {
 		}
 		findings = append(findings, validity.Name(m.Evidence))
 		c.Observed.add(m.Evidence)
+	}
+	if connections > 0 {
+		c.MemoryPerConnection = max(0, held/connections)
 	}
 	c.Bottleneck = most(findings)
 	if c.PerSecond, err = stats.Amount(rates); err != nil {

@@ -254,7 +254,7 @@ type Capacity struct {
 	// CPU-second that the quotas granted.
 	ServerCPU    *stats.Estimate `json:"serverCPU,omitempty"`
 	PerCPUSecond *stats.Estimate `json:"perCPUSecond,omitempty"`
-	// Memory of a pod at most, in bytes, and for each of its connections.
+	// Memory of a pod at most, in bytes, and what each connection takes on average.
 	Memory              int64 `json:"memory,omitempty"`
 	MemoryPerConnection int64 `json:"memoryPerConnection,omitempty"`
 	// Imbalance is by how much the busiest replica did more than its part.

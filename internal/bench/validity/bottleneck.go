@@ -139,9 +139,6 @@ func Name(e Evidence) Finding {
 			at(d.name, "%s of the server's time was spent waiting for %s", percent(*d.of.WaitShare), d.name)
 		}
 	}
-	if over(e.Network.LinkUse, busy) {
-		at(Network, "the slowest link was used to %s", percent(*e.Network.LinkUse))
-	}
 	if over(e.Network.Retransmitted, retransmitted) {
 		at(Network, "%s of the segments were sent again", percent(*e.Network.Retransmitted))
 	}

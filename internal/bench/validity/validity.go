@@ -13,7 +13,7 @@ const (
 	// StartLagP99 is by how much iterations may begin late: a later one measures
 	// the generator's queue.
 	StartLagP99 = 10 * time.Millisecond
-	// FailureShare of all attempts, where the benchmark names none.
+	// FailureShare of all attempts that may fail.
 	FailureShare = 0.001
 	// LeastIdle is the share of each machine's CPU time that nobody used. With
 	// less, replicas compete for the machine and not only for their quotas.
@@ -54,11 +54,9 @@ type Evidence struct {
 	Window time.Duration `json:"window"`
 	Common time.Duration `json:"common"`
 
-	// Attempts are Handshakes and Failures. FailureShare is how many may fail;
-	// nil is the constant of that name.
-	Handshakes   int64    `json:"handshakes"`
-	Failures     int64    `json:"failures,omitempty"`
-	FailureShare *float64 `json:"failureShare,omitempty"`
+	// Attempts are Handshakes and Failures.
+	Handshakes int64 `json:"handshakes"`
+	Failures   int64 `json:"failures,omitempty"`
 	// Resumes tells whether the mode resumes; Resumed are those handshakes that
 	// did. Strays used another group or algorithm than the mode's.
 	Resumes bool  `json:"resumes,omitempty"`
@@ -118,11 +116,13 @@ type Replica struct {
 	CPU        time.Duration `json:"cpu"`
 	Observed   time.Duration `json:"observed,omitempty"`
 	Handshakes int64         `json:"handshakes"`
-	// Memory is the greatest working set, in bytes, IdleMemory the one before the
-	// load; MemoryLimit is 0 without one.
-	Memory      int64 `json:"memory,omitempty"`
-	IdleMemory  int64 `json:"idleMemory,omitempty"`
-	MemoryLimit int64 `json:"memoryLimit,omitempty"`
+	// Memory is the most that was taken, in bytes, caches of files included where the
+	// peak was reached meanwhile; IdleMemory the working set before the load, and
+	// LoadedMemory the one when there were Connections. MemoryLimit is 0 without one.
+	Memory       int64 `json:"memory,omitempty"`
+	IdleMemory   int64 `json:"idleMemory,omitempty"`
+	LoadedMemory int64 `json:"loadedMemory,omitempty"`
+	MemoryLimit  int64 `json:"memoryLimit,omitempty"`
 	// MemoryStalled is the share of the time that it waited for memory (PSI).
 	MemoryStalled *float64 `json:"memoryStalled,omitempty"`
 	OOMKills      int64    `json:"oomKills,omitempty"`
@@ -192,8 +192,6 @@ type Path struct {
 	Share *float64 `json:"share,omitempty"`
 	// Retransmitted is the share of segments sent again.
 	Retransmitted *float64 `json:"retransmitted,omitempty"`
-	// LinkUse is the share of the slowest link's capacity.
-	LinkUse *float64 `json:"linkUse,omitempty"`
 }
 
 // Rule is one of the reasons why a measurement is not a result.
@@ -253,12 +251,8 @@ func Judge(e Evidence) []Reason {
 	if e.CapacityInvalid != "" {
 		bad(CapacityInvalid, "the rate is a part of a capacity that is no result: %s", e.CapacityInvalid)
 	}
-	allowed := FailureShare
-	if e.FailureShare != nil {
-		allowed = *e.FailureShare
-	}
-	if attempts := e.Handshakes + e.Failures; attempts > 0 && float64(e.Failures) > allowed*float64(attempts) {
-		bad(TooManyFailures, "%d of %d attempts failed, want at most %s: see the failures by class", e.Failures, attempts, percent(allowed))
+	if attempts := e.Handshakes + e.Failures; attempts > 0 && float64(e.Failures) > FailureShare*float64(attempts) {
+		bad(TooManyFailures, "%d of %d attempts failed, want at most %s: see the failures by class", e.Failures, attempts, percent(FailureShare))
 	}
 	if e.Strays > 0 {
 		bad(OtherMode, "%d handshakes used another group or signature algorithm than the mode's: check the gateway's policy and certificates", e.Strays)
@@ -267,7 +261,7 @@ func Judge(e Evidence) []Reason {
 		bad(OtherMode, "%d handshakes were resumed in a mode of full handshakes", e.Resumed)
 	}
 	if e.resumesTooFew() {
-		bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption", percent(e.resumedShare()), percent(ResumedShare))
+		bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption; with a longer load.warmUp each client has a session by its end", percent(e.resumedShare()), percent(ResumedShare))
 	}
 	if e.MachineIdle == nil {
 		bad(NotObserved, "how idle the machines were was not observed: without it a full machine looks like a slow gateway")
