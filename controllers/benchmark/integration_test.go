@@ -16,6 +16,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -367,6 +368,62 @@ func TestAGeneratorThatIsInvalidFailsTheRunAndSaysSo(t *testing.T) {
 	}
 	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "is invalid")
 	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A quota for ConfigMaps is full when a measurement is to be recorded, has room then, and is full again when the report is to
+// be stored: what is recorded is whole, and the run ends.
+func TestARunWhoseConfigMapsAreForbiddenSaysSoAndEnds(t *testing.T) {
+	w := newWorld(t)
+	watching, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := true
+	forbidden := func(name string) error {
+		return apierrors.NewForbidden(corev1.Resource("configmaps"), name, errors.New("exceeded quota: count/configmaps"))
+	}
+	quota := interceptor.NewClient(watching, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if o.GetLabels()[componentLabel] == componentRecords && full {
+				return forbidden(o.GetName())
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if named, is := o.(interface{ GetName() string }); is && strings.Contains(named.GetName(), "-report") {
+				return forbidden(named.GetName())
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+	})
+	b := w.benchmark()
+	for steps := 0; b.Status.CompletionTime == nil; steps++ {
+		if steps > 300 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(quota, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.get(b)
+		if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); full && c != nil && strings.Contains(c.Message, "exceeded quota: count/configmaps") {
+			w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonNotApplied, fmt.Sprintf("allow it in namespace %q", w.namespace))
+			full = false
+		}
+	}
+	if full {
+		t.Error("nothing was said of the record that could not be made")
+	}
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8 measurements are made; status.points has what they say, and no ConfigMap the report")
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "exceeded quota: count/configmaps")
+	if b.Status.ReportRef != nil || len(b.Status.Points) != 2 {
+		t.Errorf("report %+v, points %+v", b.Status.ReportRef, b.Status.Points)
+	}
 	if err := w.untouched(); err != nil {
 		t.Error(err)
 	}

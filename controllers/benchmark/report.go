@@ -1,6 +1,7 @@
 package benchmark
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,6 +81,7 @@ func environment(s state) report.Environment {
 		}
 	}
 	program("Kubernetes", s.kubernetes)
+	var measured *report.Quota // as its pods had it: the gateway that a copy is made of may change, or go, meanwhile
 	for _, m := range s.plan.Measurements {
 		one := s.records[m.Name()]
 		for _, name := range slices.Sorted(maps.Keys(one.Versions)) {
@@ -90,6 +93,9 @@ func environment(s state) report.Environment {
 		}
 		for _, name := range slices.Sorted(maps.Keys(u.Versions)) {
 			program(name+", gateway", u.Versions[name])
+		}
+		if measured == nil {
+			measured = u.Quota
 		}
 		for _, machine := range u.Machines {
 			if !slices.ContainsFunc(e.Machines, func(o report.Machine) bool { return o.Name == machine.Name }) {
@@ -105,24 +111,32 @@ func environment(s state) report.Environment {
 	slices.SortStableFunc(e.Versions[1:], func(a, b report.Program) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(e.Machines, func(a, b report.Machine) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(e.Images, func(a, b report.Image) int { return strings.Compare(a.Name+a.Digest, b.Name+b.Digest) })
-	limits := func(name string, r *corev1.ResourceRequirements) {
-		q := report.Quota{Container: name}
-		if r != nil && !r.Limits.Cpu().IsZero() {
-			q.CPU = r.Limits.Cpu().String()
-		}
-		if r != nil && !r.Limits.Memory().IsZero() {
-			q.Memory = r.Limits.Memory().String()
-		}
-		e.Quotas = append(e.Quotas, q)
+	if measured == nil {
+		measured = ptr.To(limitsOf("haproxy", cmp.Or(s.benchmark.Spec.GatewayRef.Resources, resourcesOf(s.source))))
 	}
-	measured := s.benchmark.Spec.GatewayRef.Resources
-	if measured == nil && s.source != nil {
-		measured = s.source.Spec.Resources
-	}
-	limits("haproxy", measured)
 	ofGenerator := generator.Resources(s.benchmark)
-	limits(generator.Container, &ofGenerator)
+	e.Quotas = []report.Quota{*measured, limitsOf(generator.Container, &ofGenerator)}
 	return e
+}
+
+// limitsOf a container with such resources; nil is without any.
+func limitsOf(container string, r *corev1.ResourceRequirements) report.Quota {
+	q := report.Quota{Container: container}
+	if r != nil && !r.Limits.Cpu().IsZero() {
+		q.CPU = r.Limits.Cpu().String()
+	}
+	if r != nil && !r.Limits.Memory().IsZero() {
+		q.Memory = r.Limits.Memory().String()
+	}
+	return q
+}
+
+// resourcesOf a gateway that may be gone.
+func resourcesOf(g *v1alpha1.QTLSGateway) *corev1.ResourceRequirements {
+	if g == nil {
+		return nil
+	}
+	return g.Spec.Resources
 }
 
 // neverMade is why a measurement that was planned has no result when a run ends
@@ -273,7 +287,7 @@ func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, 
 }
 
 // writeReport of what was measured, if anything was. Where it is too large to be
-// stored, unstored says so, and what was measured is in the status alone.
+// stored, or may not be, unstored says so, and what was measured is in the status alone.
 func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Report, unstored, err error) {
 	if len(s.records) == 0 {
 		return nil, nil, nil
@@ -305,7 +319,11 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	}
 	// The first one, which is the report, comes last: where it is, all are.
 	for _, ending := range slices.Backward(slices.Sorted(maps.Keys(places))) {
-		if err := r.apply(ctx, s.benchmark, stored(s.benchmark, ending, places[ending])); err != nil {
+		err := r.apply(ctx, s.benchmark, stored(s.benchmark, ending, places[ending]))
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // by a quota or a webhook: a run that is over does not wait for that
+			return &full, fmt.Errorf("%w; allow it in namespace %q before another benchmark", err, s.benchmark.Namespace), nil
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -220,6 +222,27 @@ func TestARunWhoseReportIsTooLargeSaysSo(t *testing.T) {
 		if after.ReportRef != nil || len(after.Points) != 2 || after.CompletionTime == nil || len(after.Scaling) != len(full.Scaling) {
 			t.Errorf("%s: %+v", phase, after)
 		}
+	}
+}
+
+// The gateway that a copy is made of may be edited or deleted while the copy is measured.
+func TestTheQuotaOfAReportIsThatOfThePodsThatWereMeasured(t *testing.T) {
+	s := stateIn(t, inPlace(v1alpha1.BenchmarkRestoring), 2)
+	s.source = &v1alpha1.QTLSGateway{Spec: v1alpha1.QTLSGatewaySpec{Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}}}
+	if got := environment(s).Quotas[0]; got != (report.Quota{Container: "haproxy", CPU: "2"}) {
+		t.Errorf("nothing was observed: %+v, want the gateway's", got)
+	}
+	was := report.Quota{Container: "haproxy", CPU: "50m", Memory: "1Gi"}
+	for name, one := range s.records {
+		one.Usage = &usage{Quota: &was}
+		s.records[name] = one
+	}
+	if got := environment(s).Quotas[0]; got != was {
+		t.Errorf("%+v, want %+v", got, was)
+	}
+	s.source = nil
+	if got := environment(s).Quotas[0]; got != was {
+		t.Errorf("the gateway is gone: %+v, want %+v", got, was)
 	}
 }
 

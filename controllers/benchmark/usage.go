@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -205,6 +206,8 @@ type usage struct {
 	// Machines that the pods run on, and their images.
 	Machines []report.Machine `json:"machines,omitempty"`
 	Images   []report.Image   `json:"images,omitempty"`
+	// Quota of each of them.
+	Quota *report.Quota `json:"quota,omitempty"`
 	// Versions of the programs in the pods.
 	Versions map[string]string `json:"versions,omitempty"`
 }
@@ -223,7 +226,7 @@ func (r *Reconciler) used(ctx context.Context, job *batchv1.Job, g *v1alpha1.QTL
 	if !observed && len(u.Replicas) == 0 {
 		return nil, err
 	}
-	u.Images = gatewayImages(pods)
+	u.Images, u.Quota = gatewayImages(pods), ptr.To(limitsOf("haproxy", g.Spec.Resources))
 	return u, err
 }
 
