@@ -156,8 +156,8 @@ func TestAHelloRetryRequestIsSeenAndIsARoundTrip(t *testing.T) {
 	}
 }
 
-// A server that sends no tickets is waited for until it closes, so that it has seen the handshake to its end.
-func TestAServerWithoutTickets(t *testing.T) {
+// Without a ticket to wait for, the server is waited for until it closes: then it has seen the handshake to its end.
+func TestAClientThatWaitsForNoTickets(t *testing.T) {
 	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
 	server := haproxytest.Start(t, c, "")
 	if r := handshake(newClient(t, trusting(c)), server.Port, 0); r.Failure != "" {
