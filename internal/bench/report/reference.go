@@ -91,21 +91,45 @@ func find(sources []Source, is func(Mode) bool) []found {
 	return all
 }
 
-// scaled are those of runs with several numbers of replicas, those with most of them
-// first: replicas of another run have another size, and rows are compared.
-func scaled(all []found) []found {
-	points := func(f found) int {
-		n := 0
-		for _, p := range f.report.Points {
-			if p.Mode == f.mode.Name {
-				n++
-			}
+// results are how many points of a mode are some: of one replica, or of any number.
+func (f found) results(oneReplica bool) int {
+	n := 0
+	for _, p := range f.report.Points {
+		if p.Mode == f.mode.Name && p.Capacity != nil && p.Capacity.Valid && (p.Replicas == 1 || !oneReplica) {
+			n++
 		}
-		return n
 	}
-	all = slices.DeleteFunc(all, func(f found) bool { return points(f) < 2 })
-	slices.SortStableFunc(all, func(a, b found) int { return points(b) - points(a) })
-	return all
+	return n
+}
+
+// scaled is the one with most results, of runs with several numbers of replicas; the
+// first of those that have as many. Replicas of another run have another size, and rows
+// are compared.
+func scaled(all []found) []found {
+	all = slices.DeleteFunc(all, func(f found) bool {
+		first := slices.IndexFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name })
+		return first < 0 || !slices.ContainsFunc(f.report.Points, func(p Point) bool { return p.Mode == f.mode.Name && p.Replicas != f.report.Points[first].Replicas })
+	})
+	slices.SortStableFunc(all, func(a, b found) int { return b.results(false) - a.results(false) })
+	return all[:min(1, len(all))]
+}
+
+// ofOneRun are those of the run with most results of one replica; the first of those
+// that have as many.
+func ofOneRun(all []found) func([]found) []found {
+	results := map[int]int{}
+	best := 0
+	for _, f := range all {
+		results[f.source] += f.results(true)
+	}
+	for _, f := range all {
+		if best == 0 || results[f.source] > results[best] {
+			best = f.source
+		}
+	}
+	return func(some []found) []found {
+		return slices.DeleteFunc(some, func(f found) bool { return f.source != best })
+	}
 }
 
 // Why there is no figure.
@@ -148,7 +172,8 @@ func capacity(replicas int) figure {
 			return "", notMeasured
 		}
 		text := withInterval(p.Capacity.PerSecond, figure3)
-		if e, ok := f.report.efficiency(f.mode.Name, replicas); ok && replicas > 1 {
+		_, toOne := f.report.efficiency(f.mode.Name, 1)
+		if e, ok := f.report.efficiency(f.mode.Name, replicas); ok && toOne && replicas > 1 {
 			text += "; E " + withInterval(e, share3)
 		}
 		return validOr(p.Capacity.Valid, text)
@@ -244,12 +269,17 @@ func Reference(sources []Source) string {
 		return find(sources, func(m Mode) bool { return k.is(m) && m.Resumed == resumed && m.Operation == "" && m.Transfer == 0 })
 	}
 	handshakes := []string{"full", "resumed"}
+	var all []found
+	for _, k := range referenceKinds {
+		all = append(append(all, plain(k, false)...), plain(k, true)...)
+	}
+	compared := ofOneRun(all)
 
 	b.WriteString(`# Reference tables
 
 <!-- Made by go run ./hack/reference (make generate) of docs/benchmarks/*/report.json: do not edit. -->
 
-What is asked of a gateway first: how it scales from 1 to 16 servers, what hybrid, HSM, classical and purely post-quantum handshakes take, what resumption saves, and what data of several sizes takes. A cell is filled where a committed report has a valid point for it, with the interval at 95 % and the number of the report; "measured, and no result" is a point that broke a rule of [how it is measured](method.md), a percentile of "too few handshakes" has less than 100 beyond it, and "not measured" is what it says. Figures belong to the machine and the quotas that the report names: compare ratios, and measure on your own.
+What is asked of a gateway first: how it scales from 1 to 16 servers, what hybrid, HSM, classical and purely post-quantum handshakes take, what resumption saves, and what data of several sizes takes. A cell is filled where a committed report has a valid point for it, with the interval at 95 % and the number of the report: one report for each column of the first table, and one for all of the second, those with most results; "measured, and no result" is a point that broke a rule of [how it is measured](method.md), a percentile of "too few handshakes" has less than 100 beyond it, and "not measured" is what it says. Figures belong to the machine and the quotas that the report names: compare ratios, and measure on your own.
 
 `)
 	table([]string{"kind", "what it is"}, rowsOf(referenceKinds, func(k referenceKind) []string { return []string{k.name, k.meaning} }))
@@ -271,7 +301,7 @@ What is asked of a gateway first: how it scales from 1 to 16 servers, what hybri
 	var rows [][]string
 	for _, k := range referenceKinds {
 		for i, kind := range handshakes {
-			modes := plain(k, i == 1)
+			modes := compared(plain(k, i == 1))
 			rows = append(rows, []string{k.name, kind,
 				show(modes, latency(ofMean)),
 				show(modes, latency(ofPercentile(50))), show(modes, latency(ofPercentile(95))), show(modes, latency(ofPercentile(99))),
