@@ -59,8 +59,10 @@ func AskAgents(clientOf func(gateway types.NamespacedName) *http.Client) Usages 
 	}
 }
 
-// askFor so long at most: an answer that comes later is of another moment.
-const askFor = 2 * time.Second
+// askFor so long at most. An answer has its own time, and a HAProxy that is throttled
+// answers its agent when it has got through the handshakes that wait: 64 of them take a
+// replica with a twentieth of a CPU some seconds.
+const askFor = 5 * time.Second
 
 // sample is what a pod of the gateway had used at a moment.
 type sample struct {
@@ -124,7 +126,7 @@ func moment(l load.Load, which string) (due, until time.Time) {
 	case v1alpha1.AnnotationUsageBegin:
 		return begin, begin.Add(window / 4)
 	default:
-		return end.Add(-max(window/20, min(500*time.Millisecond, window/4))), end
+		return end.Add(-max(window/10, min(500*time.Millisecond, window/4))), end
 	}
 }
 
@@ -277,7 +279,7 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 	u := &usage{Versions: map[string]string{}}
 	for uid, before := range begin {
 		after, there := end[uid]
-		one := validity.Replica{Disturbed: true}
+		one := validity.Replica{Disturbed: true, Silent: true}
 		if there {
 			one = evidence.Replica(before.Usage, after.Usage)
 			maps.Copy(u.Versions, after.Usage.Versions)
@@ -305,7 +307,7 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 	}
 	for uid, after := range end {
 		if _, there := begin[uid]; !there {
-			u.Replicas = append(u.Replicas, validity.Replica{Name: after.Name, Node: after.Node, Quota: quota(g), Disturbed: true})
+			u.Replicas = append(u.Replicas, validity.Replica{Name: after.Name, Node: after.Node, Quota: quota(g), Disturbed: true, Silent: true})
 		}
 	}
 	slices.SortFunc(u.Replicas, func(a, b validity.Replica) int {

@@ -270,7 +270,7 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 		}, v1alpha1.ReasonInvalid, "8 is none of spec.replicas"},
 		"more clients than there can be": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			s.Replicas, s.Load.VirtualUsersPerReplica = []int32{100}, ptr.To[int32](256)
-		}, v1alpha1.ReasonInvalid, "vus 25600: want 1 to 10000"},
+		}, v1alpha1.ReasonInvalid, "are 25600 clients, and a load has 10000 at most"},
 		"a limit without a unit": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Thresholds = []v1alpha1.BenchmarkThreshold{"p99 <= 5"} }, v1alpha1.ReasonInvalid, "want a time above 0 with its unit"},
 		"pods that request more than they may have": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			s.Generator.Resources = &corev1.ResourceRequirements{Requests: cpu("2"), Limits: cpu("1")}

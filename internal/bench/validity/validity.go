@@ -133,8 +133,10 @@ type Replica struct {
 	Traffic *Traffic    `json:"traffic,omitempty"`
 	HSM     *HSMWait    `json:"hsm,omitempty"`
 	Tickets *TicketWait `json:"tickets,omitempty"`
-	// Restarted or replaced inside the window, or not ready all the time.
+	// Disturbed: restarted or replaced inside the window, not ready all the time, or
+	// Silent, which is without an answer at its beginning or its end.
 	Disturbed bool `json:"disturbed,omitempty"`
+	Silent    bool `json:"silent,omitempty"`
 }
 
 // Traffic of a pod: segments of TCP sent and sent again, and bytes.
@@ -299,6 +301,8 @@ func judgeReplicas(e Evidence) []Reason {
 	for _, r := range e.Replicas {
 		if r.OOMKills > 0 {
 			disturbed.add("replica %s was killed for lack of memory: raise resources.limits.memory", r.Name)
+		} else if r.Silent {
+			disturbed.add("replica %s did not say what it used, at the beginning of the window or at its end: it was away, or HAProxy too busy to answer its agent in seconds: look at the pod's events, or have fewer virtual users", r.Name)
 		} else if r.Disturbed {
 			disturbed.add("replica %s restarted, or was not ready all the time: look at the pod's events", r.Name)
 		}
@@ -321,6 +325,7 @@ func judgeReplicas(e Evidence) []Reason {
 	}
 	for _, r := range e.Replicas {
 		switch share := r.quotaUse(); {
+		case r.Silent: // as is said above
 		case r.Quota == 0 || r.Periods == 0 && r.Observed == 0:
 			spare.add("replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
 		case share < Saturated && r.Periods == 0:

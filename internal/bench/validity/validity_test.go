@@ -59,6 +59,9 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"a rate of no capacity", latency, func(e *Evidence) { e.CapacityInvalid = "NotSaturated: it could do more" }, CapacityInvalid, "a capacity that is no result: NotSaturated: it could do more"},
 		{"failures", capacity, func(e *Evidence) { e.Failures = 3 }, TooManyFailures, "3 of 2403 attempts failed, want at most 0.1 %"},
 		{"nothing but failures", capacity, func(e *Evidence) { e.Handshakes = 0 }, NoHandshakes, "no handshake succeeded"},
+		{"a replica that did not answer", capacity, func(e *Evidence) {
+			e.Replicas[0] = Replica{Name: "gateway-a", Quota: 0.05, Disturbed: true, Silent: true}
+		}, ReplicasDisturbed, "gateway-a did not say what it used"},
 		{"machine busy", capacity, func(e *Evidence) { e.MachineIdle = share(0.0999) }, MachineBusy, "idle for 9.99 %, want 10 %"},
 		{"machine not looked at", capacity, func(e *Evidence) { e.MachineIdle = nil }, NotObserved, "not observed"},
 		{"generator's machine busy", capacity, func(e *Evidence) { e.Generator.MachineIdle = share(0.05) }, GeneratorLimited, "machine of the load generator was idle for 5 %, want 10 %"},
