@@ -151,7 +151,7 @@ fn a_request_that_waited_too_long_forgets_no_key_and_one_that_failed_does() {
     assert_eq!(client.refused(&sign("web")).0, CKR_DEVICE_REMOVED);
     daemon.token.gone.store(false, SeqCst);
     until("the token signs again", || client.ask(&sign("web")).unwrap() == signature());
-    assert_eq!(daemon.token.looked.load(SeqCst), 2, "another token may be there");
+    assert!(daemon.token.looked.load(SeqCst) >= 2, "another token may be there");
 }
 
 #[test]

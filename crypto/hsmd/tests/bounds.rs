@@ -141,7 +141,13 @@ fn more_requests_in_flight_than_allowed_are_refused_one_by_one() {
 }
 
 /// What is refused for lack of room, at once, of as many requests.
-fn without_room(daemon: &Inside, request: &Request, count: usize, to: &mpsc::Sender<Answer>, answers: &mpsc::Receiver<Answer>) -> usize {
+fn without_room(
+    daemon: &Inside,
+    request: &Request,
+    count: usize,
+    to: &mpsc::Sender<Answer>,
+    answers: &mpsc::Receiver<Answer>,
+) -> usize {
     (0..count).for_each(|_| daemon.work.take(order(request.clone(), to.clone())));
     let refused: Vec<Answer> = answers.try_iter().collect();
     for answer in &refused {
