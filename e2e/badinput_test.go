@@ -106,9 +106,10 @@ func TestLastGoodConfigurationKeepsServing(t *testing.T) {
 		{"a client CA that does not exist", func(g *v1alpha1.QTLSGateway) {
 			g.Spec.Listeners[0].ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: []v1alpha1.CAReference{{Name: "nowhere"}}}
 		}, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonAuthorityNotFound, []string{"clientAuthentication.caRefs", "nowhere", "ca.crt"}},
-		// The same Service under another name of its port: pods go on with the former, and its endpoints.
-		{"a Secret that does not exist, and another backend", func(g *v1alpha1.QTLSGateway) {
+		// Nor do pods leave their backends, or clients the port. (The backend is the same, under another name of its port.)
+		{"a Secret that does not exist, another port and another backend", func(g *v1alpha1.QTLSGateway) {
 			secretRef("nowhere")(g)
+			g.Spec.Listeners[0].Port = 8443
 			g.Spec.Listeners[0].Backends = []v1alpha1.BackendReference{{Name: "echo", Port: intstr.FromInt32(80)}}
 		}, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonCertificateNotFound, []string{"listeners[web].certificateRefs", "nowhere"}},
 		{"a policy that does not exist", func(g *v1alpha1.QTLSGateway) { g.Spec.PolicyRef.Name = "nowhere" }, v1alpha1.ConditionAccepted, v1alpha1.ReasonPolicyNotFound, []string{"spec.policyRef.name", "nowhere", "qtlspolicies"}},

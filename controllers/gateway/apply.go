@@ -45,7 +45,7 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 	if err != nil {
 		return err
 	}
-	objects = append(objects, resources.Service(g), resources.PodDisruptionBudget(g), deployment)
+	objects = append(objects, resources.Service(g, p.ports()), resources.PodDisruptionBudget(g), deployment)
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
 			return err

@@ -52,6 +52,17 @@ func (p plan) Secrets() []string {
 	return slices.Compact(names)
 }
 
+// ports that pods listen on: those of the revisions that are published, one of
+// which each runs, until all are to run the one that the spec stands for.
+func (p plan) ports() []int32 {
+	var ports []int32
+	for _, r := range p.Revisions {
+		ports = append(ports, haproxy.Ports(r)...)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
 // keepsLibraries says whether the pods keep the vendors' libraries that they
 // have, though the HSMPool has these: while the configuration that signs with
 // them is held, or names a member that the pool has no library for any more. That

@@ -157,6 +157,37 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	}
 }
 
+// A Service keeps the ports that pods listen on until the revision with others is
+// found good, and longer where it is not.
+func TestPortsThatPodsListenOn(t *testing.T) {
+	in := sound()
+	first := publish(t, &in)
+	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.add("web-2", true, &dataplane.Status{Running: first.Assignment.Stable})
+	ports := func(when string, p plan, want ...int32) {
+		t.Helper()
+		if got := p.ports(); !slices.Equal(got, want) {
+			t.Errorf("%s: ports %v, want %v", when, got, want)
+		}
+	}
+	ports("at first", first, 443)
+
+	held := in
+	held.Model.Ports = nil
+	held.Problems = []resolve.Problem{{Reason: v1alpha1.ReasonCertificateNotFound, Holds: true}}
+	ports("while a problem holds another", mustDecide(t, held), 443)
+
+	in.Model.Ports = slices.Clone(in.Model.Ports)
+	in.Model.Ports[0].Number = 8443
+	trial := publish(t, &in)
+	ports("while a pod tries another", trial, 443, 8443)
+	in.Observed[0].Status = &dataplane.Status{Running: first.Assignment.Stable,
+		Rejected: &dataplane.Rejection{Target: *trial.Assignment.Candidate, Message: "no"}}
+	ports("after it refused", publish(t, &in), 443, 8443)
+	in.Observed[0].Status = &dataplane.Status{Running: *trial.Assignment.Candidate}
+	ports("after it took it up", mustDecide(t, in), 8443)
+}
+
 func TestANewGatewayWaitsAMomentForAllAlgorithms(t *testing.T) {
 	in := sound()
 	in.Problems = []resolve.Problem{{Listener: "https", Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotReady, Holds: true, Message: "not issued yet"}}

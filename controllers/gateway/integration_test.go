@@ -252,6 +252,47 @@ func TestEndpointsOfAnEarlierRevisionAreFollowed(t *testing.T) {
 	reached(t, c, ns, "next:80=[{10.0.1.1 8080}]")
 }
 
+// Clients reach pods on the ports that these listen on, whatever the spec says,
+// until they have taken that up.
+func TestAServiceKeepsThePortsOfAnEarlierRevision(t *testing.T) {
+	c, ns, _ := start(t)
+	g := webGateway(ns)
+	create(t, c, webSecret(t, ns), webService(ns), g)
+	ports := func(want ...int32) {
+		t.Helper()
+		testenv.Eventually(t, func(ctx context.Context) error {
+			s := &corev1.Service{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: "web-gateway"}, s); err != nil {
+				return err
+			}
+			var got []int32
+			for _, p := range s.Spec.Ports {
+				got = append(got, p.Port)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("ports %v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+	pod := serving(t, c, g)
+	ports(443)
+	change(t, c, g, func() {
+		g.Spec.Listeners[0].Port = 8443
+		g.Spec.Listeners[0].CertificateRefs[0].Name = "nowhere"
+	})
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "is served on")
+	ports(443, 8443)
+	change(t, c, g, func() { g.Spec.Listeners[0].CertificateRefs[0].Name = "web-tls" })
+	has(t, c, g, v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, "")
+	ports(443, 8443) // the pod has not taken it up
+	if err := c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	ports(8443)
+}
+
 func TestAGatewayBecomesItsObjects(t *testing.T) {
 	c, ns, _ := start(t)
 	create(t, c, webSecret(t, ns), webService(ns), webGateway(ns))

@@ -176,6 +176,22 @@ func TestConfigurationsAreTheGoldenOnes(t *testing.T) {
 	}
 }
 
+func TestPortsOfARevision(t *testing.T) {
+	for name, g := range cases(t) {
+		revision, err := Render(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []int32
+		for _, p := range g.Ports {
+			want = append(want, p.Number)
+		}
+		if got := Ports(revision); len(want) == 0 || !slices.Equal(got, want) {
+			t.Errorf("%s: ports %v, want %v", name, got, want)
+		}
+	}
+}
+
 // golden is a revision as a person reads it. CA bundles differ from run to
 // run: they are named only.
 func golden(r dataplane.Revision) []byte {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"qtls.dev/qtls/internal/dataplane"
@@ -204,7 +205,7 @@ var httpErrors = []struct {
 
 func (r *renderer) port(number int32, listeners []listener) {
 	if direct(listeners) {
-		r.terminate(listeners[0], listeners[0].binds[0], fmt.Sprintf(":::%d v4v6", number), number, listeners)
+		r.terminate(listeners[0], listeners[0].binds[0], everyAddress(number), number, listeners)
 		return
 	}
 	r.selection(number, listeners)
@@ -213,6 +214,23 @@ func (r *renderer) port(number int32, listeners []listener) {
 			r.terminate(l, b, b.abstractSocket()+" accept-proxy", number, listeners)
 		}
 	}
+}
+
+// everyAddress of the pod, with a port: what clients connect to.
+func everyAddress(port int32) string { return fmt.Sprintf(":::%d v4v6", port) }
+
+var portPattern = regexp.MustCompile(`(?m)^    bind :::([0-9]+) v4v6`)
+
+// Ports are those that clients connect to under a revision, in ascending order.
+func Ports(r dataplane.Revision) []int32 {
+	var ports []int32
+	for _, bind := range portPattern.FindAllStringSubmatch(r.Config, -1) {
+		if port, err := strconv.ParseInt(bind[1], 10, 32); err == nil {
+			ports = append(ports, int32(port))
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 func backendName(l listener) string { return "backend." + l.Name }

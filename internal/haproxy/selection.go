@@ -12,7 +12,7 @@ import (
 // client can verify. Policy is not enforced here.
 func (r *renderer) selection(port int32, listeners []listener) {
 	r.line("frontend port.%d from tcp", port)
-	r.line("    bind :::%d v4v6", port)
+	r.line("    bind %s", everyAddress(port))
 	if readsHellos(listeners) {
 		r.readHello(listeners)
 		r.chooseListener(port, listeners)

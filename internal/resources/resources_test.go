@@ -42,7 +42,7 @@ func TestTheObjectsAreTheGoldenOnes(t *testing.T) {
 	g := example()
 	for name, object := range map[string]client.Object{
 		"deployment":          Deployment(g, settings),
-		"service":             Service(g),
+		"service":             Service(g, nil),
 		"budget":              PodDisruptionBudget(g),
 		"serviceaccount":      ServiceAccount(g),
 		"role":                Role(g, []string{"web-ml-dsa-65", "web-ecdsa-p256", "web-ml-dsa-65"}),
@@ -84,7 +84,7 @@ func golden(t *testing.T, name string, object client.Object) {
 
 func TestEveryObjectIsOwnedByTheGateway(t *testing.T) {
 	g := example()
-	for _, o := range []client.Object{Deployment(g, settings), Service(g), PodDisruptionBudget(g), ServiceAccount(g), Role(g, nil), RoleBinding(g), DataPlane(g, nil), AgentSecret(g, nil)} {
+	for _, o := range []client.Object{Deployment(g, settings), Service(g, nil), PodDisruptionBudget(g), ServiceAccount(g), Role(g, nil), RoleBinding(g), DataPlane(g, nil), AgentSecret(g, nil)} {
 		if !metav1.IsControlledBy(o, g) {
 			t.Errorf("%T is not controlled by the gateway: deleting it would leave the object behind", o)
 		}
@@ -144,12 +144,24 @@ func TestThePodOutlivesItsDrain(t *testing.T) {
 func TestServiceTypesCarryOnlyTheirOwnFields(t *testing.T) {
 	g := example()
 	g.Spec.Service = v1alpha1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ExternalTrafficPolicy: "Local", LoadBalancerClass: ptr.To("x")}
-	s := Service(g).Spec
+	s := Service(g, nil).Spec
 	if s.ExternalTrafficPolicy != "" || s.LoadBalancerClass != nil {
 		t.Errorf("a ClusterIP Service has externalTrafficPolicy %q and loadBalancerClass %v, which the API server refuses", s.ExternalTrafficPolicy, s.LoadBalancerClass)
 	}
 	if len(s.Ports) != 2 || s.Ports[0].Port != 443 || s.Ports[1].Port != 5432 {
 		t.Errorf("ports %+v, want 443 and 5432, each once", s.Ports)
+	}
+}
+
+// While pods run another configuration than the spec's, clients reach them where
+// they are.
+func TestTheServiceHasThePortsThatArePublished(t *testing.T) {
+	var ports []int32
+	for _, p := range Service(example(), []int32{443, 8443}).Spec.Ports {
+		ports = append(ports, p.Port)
+	}
+	if want := []int32{443, 5432, 8443}; !slices.Equal(ports, want) {
+		t.Errorf("ports %v, want %v", ports, want)
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // Service in front of the gateway's pods: one port for each port of the
-// listeners.
-func Service(g *v1alpha1.QTLSGateway) *corev1.Service {
+// listeners, and for each of those that pods listen on by what is published.
+func Service(g *v1alpha1.QTLSGateway, published []int32) *corev1.Service {
 	spec := g.Spec.Service
 	s := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
@@ -37,7 +37,7 @@ func Service(g *v1alpha1.QTLSGateway) *corev1.Service {
 		s.Spec.LoadBalancerClass = nil
 	}
 	s.Annotations = maps.Clone(spec.Annotations)
-	for _, port := range ports(g) {
+	for _, port := range ports(g, published) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
 			Name: fmt.Sprintf("tls-%d", port), Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port),
 		})
@@ -45,8 +45,8 @@ func Service(g *v1alpha1.QTLSGateway) *corev1.Service {
 	return s
 }
 
-func ports(g *v1alpha1.QTLSGateway) []int32 {
-	var numbers []int32
+func ports(g *v1alpha1.QTLSGateway, published []int32) []int32 {
+	numbers := slices.Clone(published)
 	for _, l := range g.Spec.Listeners {
 		numbers = append(numbers, l.Port)
 	}
