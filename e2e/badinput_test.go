@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,6 +181,32 @@ func TestLastGoodConfigurationKeepsServing(t *testing.T) {
 	update(t, g, func(g *v1alpha1.QTLSGateway) { spec.DeepCopyInto(&g.Spec) })
 	waitReady(t, g, forChange)
 	n.waitServed(go126, r)
+
+	// One Secret of two is deleted, and with it the last pod that had it: the listener that is complete is served.
+	second := listener
+	second.Name, second.Hostnames = "second", []v1alpha1.Hostname{"second.example"}
+	second.CertificateRefs = []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "second"}}
+	secondSecret := a.classical.issue(t, ecdsaP256, "second.example").secret(t, "second")
+	n.create(secondSecret.DeepCopy())
+	update(t, g, func(g *v1alpha1.QTLSGateway) { g.Spec.Listeners = append(g.Spec.Listeners, second) })
+	waitReady(t, g, forChange)
+	n.waitServed(go126, request{address: r.address, name: "second.example", ca: ca})
+	gone := secondSecret.DeepCopy()
+	gone.Namespace = n.name
+	remove(t, gone)
+	waitCondition(t, g, v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonCertificateNotFound, forChange)
+	former := n.gatewayPods(g)[0]
+	remove(t, &former, client.GracePeriodSeconds(0))
+	start := time.Now()
+	eventually(t, forReady, "another pod serves without it", func(context.Context) (bool, string) {
+		pods := n.gatewayPods(g)
+		return len(pods) == 1 && pods[0].UID != former.UID && isReady(&pods[0]), fmt.Sprintf("%d pods", len(pods))
+	})
+	n.waitServed(go126, r)
+	result(t, "one Secret of two is deleted, and the pod: the other listener is served %.1f s later", time.Since(start).Seconds())
+	n.create(secondSecret.DeepCopy())
+	waitReady(t, g, forChange)
+	n.waitServed(go126, request{address: r.address, name: "second.example", ca: ca})
 }
 
 // A certificate that cannot be issued says why; one that is denied, too.

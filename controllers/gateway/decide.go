@@ -6,10 +6,13 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/rollout"
 )
@@ -89,10 +92,18 @@ func (p plan) keepsLibraries(libraries []hsmpool.Library, pods []rollout.Pod) bo
 func decide(in inputs, now time.Time) (plan, error) {
 	holds := func(p resolve.Problem) bool { return p.Holds }
 	fatal := func(p resolve.Problem) bool { return p.Fatal }
+	nothing := slices.ContainsFunc(in.Problems, fatal) || len(in.Model.Ports) == 0
+	if in.Published != nil && slices.ContainsFunc(in.Problems, holds) {
+		p := plan{Assignment: rollout.Hold(in.Published.Assignment, in.Observed), Revisions: map[string]dataplane.Revision{}, Held: true}
+		for _, name := range p.names() {
+			p.Revisions[name] = in.Published.Revisions[name]
+		}
+		if nothing || !lost(in, p.Assignment.Stable.Revision) {
+			return p, nil
+		}
+	}
 	switch {
-	case in.Published != nil && slices.ContainsFunc(in.Problems, holds):
-		return plan{Assignment: in.Published.Assignment, Revisions: in.Published.Revisions, Held: true}, nil
-	case slices.ContainsFunc(in.Problems, fatal), len(in.Model.Ports) == 0:
+	case nothing:
 		return plan{Waiting: issuing(in.Problems)}, nil
 	case in.Published == nil && issuing(in.Problems) && now.Before(in.Gateway.CreationTimestamp.Add(issuingGrace)):
 		return plan{Waiting: true}, nil
@@ -117,6 +128,19 @@ func decide(in inputs, now time.Time) (plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// lost says that a published revision cannot be served any more: no pod does, and
+// none that starts can, for want of a certificate.
+func lost(in inputs, revision string) bool {
+	return !rollout.MayServe(revision, in.Observed) && slices.ContainsFunc(in.Published.Revisions[revision].Certificates, func(c dataplane.Certificate) bool {
+		s := in.Objects.Secrets[c.Secret]
+		if s == nil {
+			return true
+		}
+		pair, err := keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+		return err != nil || string(pair.Algorithm) != c.Algorithm
+	})
 }
 
 func (p plan) names() []string {

@@ -1,8 +1,15 @@
 package gateway
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"maps"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +72,28 @@ func mustDecide(t *testing.T, in inputs) plan {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func webSecret(t *testing.T, namespace string) *corev1.Secret {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(0x77), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+	}}
 }
 
 func condition(t *testing.T, status v1alpha1.QTLSGatewayStatus, kind string) metav1.Condition {
@@ -152,8 +181,79 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	if c := condition(t, status, v1alpha1.ConditionProgrammed); c.Reason != v1alpha1.ReasonPending || !strings.Contains(c.Message, "last good") {
 		t.Errorf("Programmed %+v", c)
 	}
+	nobody := in
+	nobody.Pods, nobody.Observed = nil, nil
+	if c := condition(t, summarise(nobody, p, nil, now), v1alpha1.ConditionProgrammed); strings.Contains(c.Message, "served on") || !strings.Contains(c.Message, "no pod is ready") {
+		t.Errorf("Programmed %+v: no pod serves anything", c)
+	}
 	if status.Pods != "2/2" || status.CertificateAlgorithms != "ECDSA-P256" {
 		t.Errorf("pods %s, certificates %s: both pods serve on as before", status.Pods, status.CertificateAlgorithms)
+	}
+}
+
+// A gateway with a second listener whose Secret is deleted: pods that run go on
+// with both; where none does, and none could start with both, the first is served.
+func TestWhatNoPodCanServeIsNotHeld(t *testing.T) {
+	missing := []resolve.Problem{{Listener: "other", Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotFound, Message: "there is no Secret", Holds: true}}
+	for _, tc := range []struct {
+		name string
+		set  func(in *inputs, first plan)
+		held bool
+	}{
+		{"a pod serves it", func(in *inputs, first plan) { in.add("a", true, &dataplane.Status{Running: first.Assignment.Stable}) }, true},
+		{"a pod may serve it", func(in *inputs, _ plan) { in.add("a", false, nil) }, true},
+		{"no pod does", func(*inputs, plan) {}, false},
+		{"pods wait for the Secret", func(in *inputs, _ plan) {
+			in.add("a", false, nil)
+			in.Observed[0].Pending = true
+		}, false},
+		{"the Secret does not have that key any more", func(in *inputs, _ plan) {
+			in.Objects.Secrets["other-tls"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("x")}}
+		}, false},
+		{"every Secret of it is there", func(in *inputs, _ plan) { in.Objects.Secrets["other-tls"] = in.Objects.Secrets["web-ecdsa-p256"] }, true},
+		{"no listener is complete", func(in *inputs, _ plan) { in.Model.Ports = nil }, true},
+		{"there is no policy", func(in *inputs, _ plan) {
+			in.Problems = append(in.Problems, resolve.Problem{Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonPolicyNotFound, Holds: true, Fatal: true})
+		}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := sound()
+			in.Objects.Secrets = map[string]*corev1.Secret{"web-ecdsa-p256": webSecret(t, "shop")}
+			complete := in.Model.Ports
+			other := complete[0].Listeners[0]
+			other.Name, other.Certificates = "other", slices.Clone(other.Certificates)
+			other.Certificates[0].Secret = "other-tls"
+			in.Model.Ports = append(slices.Clone(complete), model.Port{Number: 8443, Listeners: []model.Listener{other}})
+			first := publish(t, &in)
+			in.Model.Ports, in.Problems = complete, missing
+			tc.set(&in, first)
+			p := mustDecide(t, in)
+			want := []string{"other-tls", "web-ecdsa-p256"}
+			if !tc.held {
+				want = want[1:]
+			}
+			if got := p.Secrets(); p.Held != tc.held || !slices.Equal(got, want) || p.Assignment.Candidate != nil {
+				t.Errorf("held %v, with the Secrets %v and the assignment %+v; want held %v, with %v", p.Held, got, p.Assignment, tc.held, want)
+			}
+		})
+	}
+}
+
+// What is tried when a problem comes up: stays if it was found good by then, and
+// goes otherwise.
+func TestAHeldGatewayTriesNothing(t *testing.T) {
+	in := sound()
+	first := publish(t, &in)
+	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.Model.TLS.Curves = "MLKEM1024"
+	trial := publish(t, &in)
+	in.Problems = []resolve.Problem{{Reason: v1alpha1.ReasonCertificateNotFound, Holds: true}}
+	if p := mustDecide(t, in); !p.Held || p.Assignment != first.Assignment || len(p.Revisions) != 1 {
+		t.Errorf("assignment %+v with %d revisions, want the first alone", p.Assignment, len(p.Revisions))
+	}
+	in.Observed[0].Status = &dataplane.Status{Running: *trial.Assignment.Candidate}
+	if p := mustDecide(t, in); !p.Held || p.Assignment != (dataplane.Assignment{Stable: *trial.Assignment.Candidate}) || len(p.Revisions) != 1 {
+		t.Errorf("assignment %+v with %d revisions, want the second alone", p.Assignment, len(p.Revisions))
 	}
 }
 

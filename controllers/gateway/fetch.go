@@ -57,6 +57,17 @@ func (p *published) revisions() map[string]dataplane.Revision {
 	return p.Revisions
 }
 
+// secrets with the certificates of the revisions.
+func (p *published) secrets() []string {
+	var names []string
+	for _, r := range p.revisions() {
+		for _, c := range r.Certificates {
+			names = append(names, c.Secret)
+		}
+	}
+	return names
+}
+
 func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now time.Time) (inputs, error) {
 	in := inputs{Gateway: g, Unknown: map[string]error{}}
 	refs := resolve.ReferencesOf(g)
@@ -84,6 +95,9 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now tim
 	for _, c := range o.Certificates {
 		secrets = append(secrets, resolve.SecretsOf(c)...)
 	}
+	secrets = append(secrets, in.Published.secrets()...)
+	slices.Sort(secrets)
+	secrets = slices.Compact(secrets)
 	if o.Secrets, err = getAll[corev1.Secret](ctx, r.APIReader, g.Namespace, secrets); err != nil {
 		return in, err
 	}
@@ -180,7 +194,8 @@ func (r *Reconciler) observe(ctx context.Context, g *v1alpha1.QTLSGateway, in *i
 		if err != nil {
 			in.Unknown[p.Name] = err
 		}
-		in.Observed = append(in.Observed, rollout.Pod{Name: p.Name, Ready: podReady(&p), Terminating: p.DeletionTimestamp != nil, Status: status})
+		in.Observed = append(in.Observed, rollout.Pod{Name: p.Name, Ready: podReady(&p), Pending: p.Status.Phase == corev1.PodPending && !podReady(&p),
+			Terminating: p.DeletionTimestamp != nil, Status: status})
 	}
 	return nil
 }

@@ -4,17 +4,10 @@ package gateway
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -108,28 +101,6 @@ func webGateway(namespace string) *v1alpha1.QTLSGateway {
 			Backends:        []v1alpha1.BackendReference{{Name: "web", Port: intstr.FromInt32(80)}},
 		}}},
 	}
-}
-
-func webSecret(t *testing.T, namespace string) *corev1.Secret {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(0x77), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-	}}
 }
 
 func webService(namespace string) *corev1.Service {
@@ -420,7 +391,7 @@ func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {
 	if err := c.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "the last good one, is served on")
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "the last good one, is kept, but no pod is ready")
 	after, _, err := assignment(t.Context(), c, ns)
 	if err != nil || after.Stable != before.Stable {
 		t.Errorf("without its Secret the gateway is told %+v (%v), want what it was: %+v", after, err, before)

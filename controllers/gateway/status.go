@@ -139,8 +139,15 @@ func programmed(in inputs, p plan, applyErr error) verdict {
 	case applyErr != nil:
 		return verdict{false, v1alpha1.ReasonNotApplied, applyErr.Error()}
 	case p.Held:
-		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served while a reference or field is wrong (see the other conditions); generation %d, the last good one, is served on",
-			g.Generation, p.Assignment.Stable.Generation)}
+		keeps := "is served on"
+		if !slices.ContainsFunc(in.Observed, func(pod rollout.Pod) bool { return pod.Ready && !pod.Terminating }) {
+			keeps = "is kept, but no pod is ready: " + unready(in)
+			if resources.Replicas(g) == 0 {
+				keeps = "is kept; spec.replicas is 0"
+			}
+		}
+		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served while a reference or field is wrong (see the other conditions); generation %d, the last good one, %s",
+			g.Generation, p.Assignment.Stable.Generation, keeps)}
 	case !p.Published():
 		return verdict{false, v1alpha1.ReasonPending, "there is nothing to serve yet (see the other conditions)"}
 	case p.Rejection != nil:

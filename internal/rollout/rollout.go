@@ -15,6 +15,8 @@ import (
 type Pod struct {
 	Name  string
 	Ready bool
+	// Pending pods have not started HAProxy yet.
+	Pending bool
 	// Terminating pods are to end: they are left alone.
 	Terminating bool
 	// Status of its agent; nil while it is not known.
@@ -49,6 +51,36 @@ func Plan(published *dataplane.Assignment, wanted dataplane.Target, pods []Pod) 
 		return dataplane.Assignment{Stable: published.Stable}
 	}
 	return next
+}
+
+// Hold is the next assignment while nothing new may be published. A candidate
+// that its pod runs was found good, and becomes stable; one that its pod does not
+// run is dropped, and what is known of neither is left as it is.
+func Hold(published dataplane.Assignment, pods []Pod) dataplane.Assignment {
+	if published.Candidate == nil {
+		return published
+	}
+	for _, p := range pods {
+		switch {
+		case p.Name != published.CandidatePod || p.Terminating:
+		case p.Status == nil:
+			return published
+		case p.Status.Running.Revision == published.Candidate.Revision:
+			return dataplane.Assignment{Stable: *published.Candidate}
+		}
+	}
+	return dataplane.Assignment{Stable: published.Stable}
+}
+
+// MayServe says whether a pod serves the revision, or may: whether there is one
+// that has started, and has not said that it runs another.
+func MayServe(revision string, pods []Pod) bool {
+	return slices.ContainsFunc(pods, func(p Pod) bool {
+		if p.Terminating || p.Pending {
+			return false
+		}
+		return p.Status == nil || p.Status.Running.Revision == "" || p.Status.Running.Revision == revision
+	})
 }
 
 // worthKeeping says whether a pod runs the revision, or may: then a new one

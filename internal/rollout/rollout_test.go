@@ -74,6 +74,52 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+func TestHold(t *testing.T) {
+	trial := dataplane.Assignment{Stable: a1, Candidate: &b2, CandidatePod: "q"}
+	for _, tc := range []struct {
+		name      string
+		published dataplane.Assignment
+		pods      []Pod
+		want      dataplane.Assignment
+	}{
+		{"without a candidate nothing changes", dataplane.Assignment{Stable: a1}, []Pod{runs("p", a1)}, dataplane.Assignment{Stable: a1}},
+		{"a candidate that is not taken up yet is dropped", trial, []Pod{runs("p", a1), runs("q", a1)}, dataplane.Assignment{Stable: a1}},
+		{"one that was refused, too", trial, []Pod{runs("p", a1), rejects("q", a1, b2)}, dataplane.Assignment{Stable: a1}},
+		{"and one whose pod is gone", trial, []Pod{runs("p", a1)}, dataplane.Assignment{Stable: a1}},
+		{"or goes", trial, []Pod{runs("p", a1), {Name: "q", Terminating: true, Status: &dataplane.Status{Running: b2}}}, dataplane.Assignment{Stable: a1}},
+		{"one that its pod runs is good", trial, []Pod{runs("p", a1), runs("q", b2)}, dataplane.Assignment{Stable: b2}},
+		{"of a pod of unknown status it is not known", trial, []Pod{runs("p", a1), {Name: "q", Ready: true}}, trial},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Hold(tc.published, tc.pods)); diff != "" {
+				t.Errorf("assignment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMayServe(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		pod  Pod
+		want bool
+	}{
+		{"a pod that runs it", runs("p", a1), true},
+		{"a pod that runs another", runs("p", b2), false},
+		{"a pod of which nothing is known, ready or not", Pod{Name: "p"}, true},
+		{"a pod whose HAProxy does not run just now", runs("p", dataplane.Target{}), true},
+		{"a pod that has not started", Pod{Name: "p", Pending: true}, false},
+		{"a pod that ends", Pod{Name: "p", Ready: true, Terminating: true, Status: &dataplane.Status{Running: a1}}, false},
+	} {
+		if got := MayServe("a", []Pod{runs("other", b2), tc.pod}); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+	if MayServe("a", nil) {
+		t.Error("no pod serves")
+	}
+}
+
 func TestRejectionIsOfTheWantedRevision(t *testing.T) {
 	pods := []Pod{runs("p", a1), rejects("q", a1, b2)}
 	if r := Rejection(b2, pods); r == nil || r.Message != "unknown keyword 'x'" {
