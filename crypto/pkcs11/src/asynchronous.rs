@@ -237,6 +237,10 @@ impl Event {
         lock(&self.0).paused = stack;
     }
 
+    fn closed(&self) -> bool {
+        lock(&self.0).file.is_none()
+    }
+
     fn close(&self) {
         let mut context = lock(&self.0);
         context.file.take();
@@ -311,23 +315,15 @@ impl Pausable {
 
 /// What is to happen when a time is over.
 pub trait Alarm: Send + Sync {
-    /// With the timer locked: never once the alarm is cancelled.
-    fn ring(&self) {}
-    /// After that, with nothing locked. It must not block.
-    fn rung(&self) {}
-}
-
-impl Alarm for Event {
-    fn ring(&self) {
-        self.set();
-    }
+    /// With nothing locked: it may be about to ring when it is cancelled. It must not block.
+    fn ring(&self);
 }
 
 /// Names an alarm.
 pub type AlarmId = (Instant, u64);
 
-/// Wakes paused jobs when their time is over, and gives up what hsmd waits for: neither has a thread that could sleep until
-/// then.
+/// Gives up what paused jobs and hsmd wait for when its time is over: neither has a thread that could sleep until then, and a
+/// job whose client left is never resumed.
 pub struct Timer {
     process: u32,
     alarms: Mutex<Alarms>,
@@ -386,9 +382,8 @@ impl Timer {
             alarms = match (alarms.looks, alarms.by_time.first_entry()) {
                 (Some(time), Some(next)) if time <= now => {
                     let alarm = next.remove();
-                    alarm.ring();
                     drop(alarms);
-                    alarm.rung();
+                    alarm.ring();
                     lock(&self.alarms)
                 }
                 (Some(time), _) => self.changed.wait_timeout(alarms, time - now).unwrap_or_else(|e| e.into_inner()).0,
@@ -413,6 +408,11 @@ impl Waiter {
         Waiter { changed: Condvar::new(), blocked: AtomicBool::new(false), job }
     }
 
+    /// Whether anybody still waits, or may: a job whose context went is never resumed.
+    pub fn waits(&self) -> bool {
+        self.job.as_ref().is_none_or(|(job, _)| !job.event.closed())
+    }
+
     /// Says that it is over. To be called with the mutex locked, and before the waiting has ended: a paused job's event must
     /// not be set afterwards, for that would wake whoever waits next in its context.
     pub fn tell(&self) {
@@ -424,15 +424,22 @@ impl Waiter {
         }
     }
 
-    /// Waits until it is over, or the time is.
-    pub fn wait<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
-        let Some((job, timer)) = &self.job else { return self.block(mutex, deadline, over) };
-        let alarm = timer.set(deadline, job.event.clone());
+    /// Waits until it is over. At the deadline the alarm rings, whether the caller is ever resumed or not: it has to see to
+    /// it that it is over then.
+    pub fn wait<'a, T>(
+        &self,
+        mutex: &'a Mutex<T>,
+        deadline: Instant,
+        alarm: Arc<dyn Alarm>,
+        over: impl Fn(&T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        let Some((job, timer)) = &self.job else { return self.block(mutex, Some((deadline, alarm)), over) };
+        let alarm = timer.set(deadline, alarm);
         let mut pauses = 0;
         let state = loop {
             job.event.clear();
             let state = lock(mutex);
-            if over(&state) || deadline <= Instant::now() {
+            if over(&state) {
                 break state;
             }
             drop(state);
@@ -442,24 +449,40 @@ impl Waiter {
             }
             pauses += 1;
             if !job.pause() {
-                break self.block(mutex, deadline, over);
+                break self.block(mutex, None, over);
             }
         };
-        // Whoever sets the event needs this lock, or had the alarm that is cancelled: after this it is clear and stays so.
+        // Whoever says that it is over does so once, and with this lock: after this the event is clear and stays so.
         timer.cancel(alarm);
         job.event.clear();
         state
     }
 
-    fn block<'a, T>(&self, mutex: &'a Mutex<T>, deadline: Instant, over: impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
+    /// Without an alarm: who else has set one.
+    fn block<'a, T>(
+        &self,
+        mutex: &'a Mutex<T>,
+        mut alarm: Option<(Instant, Arc<dyn Alarm>)>,
+        over: impl Fn(&T) -> bool,
+    ) -> MutexGuard<'a, T> {
         let mut state = lock(mutex);
         self.blocked.store(true, Ordering::Relaxed);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if over(&state) || left.is_zero() {
-                return state;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        while !over(&state) {
+            state = match alarm.take() {
+                None => self.changed.wait(state).unwrap_or_else(|e| e.into_inner()),
+                Some((deadline, ring)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        drop(state);
+                        ring.ring();
+                        lock(mutex)
+                    } else {
+                        alarm = Some((deadline, ring));
+                        self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0
+                    }
+                }
+            };
         }
+        state
     }
 }

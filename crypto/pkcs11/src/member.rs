@@ -2,7 +2,8 @@
 //!
 //! Nothing interrupts a call into a vendor's library. So callers never make one: they wait for a worker, with a deadline,
 //! and go to another member when it has passed. A worker that hangs is one session less until its call returns. hsmd does
-//! not wait: the worker itself has its answers sent, or the timer does when a deadline has passed.
+//! not wait: the worker itself has its answers sent, or the timer does when a deadline has passed. A deadline has its
+//! consequences whether anybody still waits or not.
 
 use crate::{
     asynchronous::{Alarm, AlarmId, Timer, Waiter},
@@ -15,7 +16,7 @@ use crate::{
 use cryptoki_sys::*;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -34,6 +35,7 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
 struct Job {
     work: Work,
+    start: Instant,
     progress: Mutex<Progress>,
     asker: Asker,
 }
@@ -47,7 +49,6 @@ enum Asker {
 
 struct Told {
     order: Box<dyn Order>,
-    start: Instant,
     /// Until when it waits, once that is known.
     alarm: Option<(&'static Timer, AlarmId)>,
 }
@@ -61,9 +62,22 @@ pub trait Order: Send {
 }
 
 impl Job {
+    fn new(work: Work, start: Instant, asker: Asker) -> Arc<Job> {
+        Arc::new(Job { work, start, progress: Mutex::new(Progress::Queued), asker })
+    }
+
+    /// Whoever ends it answers it; nobody else does. What it was before, unless it has ended already.
+    fn end(&self) -> Option<Progress> {
+        let mut progress = lock(&self.progress);
+        match *progress {
+            Progress::Queued | Progress::Started(_) => Some(std::mem::replace(&mut *progress, Progress::Ended)),
+            Progress::Ended | Progress::Answered(_) => None,
+        }
+    }
+
     fn wanted(&self) -> bool {
         match &self.asker {
-            Asker::Waits(_) => true,
+            Asker::Waits(waiter) => waiter.waits(),
             Asker::Told(told) => lock(told).as_ref().is_none_or(|told| told.order.wanted()),
         }
     }
@@ -77,17 +91,30 @@ struct Expiry {
 }
 
 impl Alarm for Expiry {
-    fn rung(&self) {
-        let mut progress = lock(&self.job.progress);
-        if matches!(*progress, Progress::Abandoned) {
-            return;
-        }
-        let hangs = progress.hangs(self.time);
-        *progress = Progress::Abandoned;
-        drop(progress);
-        let failure = self.member.give_up(&self.job, hangs, self.time);
-        self.member.tell(&self.job, Err(failure));
+    fn ring(&self) {
+        let Some(before) = self.job.end() else { return };
+        let failure = self.member.give_up(&self.job, before.hangs(self.time), self.time);
+        self.member.answer(&self.job, Err(failure));
     }
+}
+
+/// The end of the time in which a member is to have begun. Nobody's time-out would tell it, for others are asked before it.
+/// What it is at goes on: it may be long over a login.
+struct Beginning(Weak<Member>);
+
+impl Alarm for Beginning {
+    fn ring(&self) {
+        let Some(member) = self.0.upgrade() else { return };
+        let failure = no_answer(member.settings.timeout);
+        let queue = lock(&member.queue);
+        if queue.state == State::Starting {
+            member.enter_down(queue, &failure);
+        }
+    }
+}
+
+fn no_answer(time: Duration) -> Failure {
+    Failure::new(CKR_DEVICE_ERROR, format!("no answer in {} ms", time.as_millis()))
 }
 
 #[derive(Clone)]
@@ -102,10 +129,10 @@ type Call = dyn Fn(&mut dyn Session) -> Result<()> + Send + Sync;
 enum Progress {
     Queued,
     Started(Instant),
+    /// It is done, or its time is over.
+    Ended,
     /// For who waits.
-    Done(Result<Vec<u8>>),
-    /// Who waited went to another member, or was told.
-    Abandoned,
+    Answered(Result<Vec<u8>>),
 }
 
 impl Progress {
@@ -195,6 +222,10 @@ impl Member {
         if lock(&member.queue).workers == 0 {
             member.went_down(&Failure::new(CKR_HOST_MEMORY, "no thread can be started"));
         }
+        if let Some(timer) = Timer::of_process() {
+            let beginning = Beginning(Arc::downgrade(&member));
+            timer.set(Instant::now() + member.settings.timeout, Arc::new(beginning));
+        }
         member
     }
 
@@ -207,11 +238,8 @@ impl Member {
     }
 
     /// Has a worker make one signature, and waits for it until the time-out.
-    pub fn sign(&self, request: &Arc<Request>) -> Result<Vec<u8>> {
-        let start = Instant::now();
-        let result = self.wait(Work::Sign(request.clone()), self.settings.timeout);
-        self.count(start, &result);
-        result
+    pub fn sign(self: &Arc<Member>, request: &Arc<Request>) -> Result<Vec<u8>> {
+        self.wait(Work::Sign(request.clone()), self.settings.timeout)
     }
 
     /// Has a worker make one signature; the order is told it, or that there is none when the time-out has passed.
@@ -252,7 +280,7 @@ impl Member {
     /// Has a worker do something else with its session, which may take longer than a signature, and more than once if the
     /// session is lost under it.
     pub fn call<T: Send + 'static>(
-        &self,
+        self: &Arc<Member>,
         time: Duration,
         f: impl Fn(&mut dyn Session) -> Result<T> + Send + Sync + 'static,
     ) -> Result<T> {
@@ -302,11 +330,9 @@ impl Member {
     }
 
     fn submit(self: &Arc<Member>, work: Work, start: Instant, time: Duration, order: Box<dyn Order>) {
-        let told = Told { order, start, alarm: None };
-        let asker = Asker::Told(Mutex::new(Some(told)));
-        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), asker });
+        let job = Job::new(work, start, Asker::Told(Mutex::new(Some(Told { order, alarm: None }))));
         let Some(timer) = Timer::of_process() else {
-            return self.tell(&job, Err(Failure::new(CKR_HOST_MEMORY, "no thread can be started")));
+            return self.finish(&job, Err(Failure::new(CKR_HOST_MEMORY, "no thread can be started")));
         };
         let expiry = Arc::new(Expiry { member: self.clone(), job: job.clone(), time });
         let alarm = timer.set(start + time, expiry);
@@ -321,34 +347,49 @@ impl Member {
         }
     }
 
-    /// Tells an order its result, unless it was told.
-    fn tell(&self, job: &Job, result: Result<Vec<u8>>) {
-        let Asker::Told(told) = &job.asker else { return };
-        let Some(Told { order, start, alarm }) = lock(told).take() else { return };
-        if let Some((timer, alarm)) = alarm {
-            timer.cancel(alarm);
+    fn wait(self: &Arc<Member>, work: Work, time: Duration) -> Result<Vec<u8>> {
+        let job = Job::new(work, Instant::now(), Asker::Waits(Waiter::for_caller()));
+        let Asker::Waits(waiter) = &job.asker else { unreachable!() };
+        if let Err(failure) = self.enqueue(&job) {
+            self.finish(&job, Err(failure));
         }
-        // What nobody wanted any more says nothing of the token.
-        if matches!(job.work, Work::Sign(_)) && (result.is_ok() || order.wanted()) {
-            self.count(start, &result);
+        let expiry = Arc::new(Expiry { member: self.clone(), job: job.clone(), time });
+        let answered = |progress: &Progress| matches!(progress, Progress::Answered(_));
+        let mut progress = waiter.wait(&job.progress, job.start + time, expiry, answered);
+        match std::mem::replace(&mut *progress, Progress::Ended) {
+            Progress::Answered(result) => result,
+            _ => Err(Failure::new(CKR_GENERAL_ERROR, "no answer")),
         }
-        order.done(result);
     }
 
-    fn wait(&self, work: Work, time: Duration) -> Result<Vec<u8>> {
-        let deadline = Instant::now() + time;
-        let asker = Asker::Waits(Waiter::for_caller());
-        let job = Arc::new(Job { work, progress: Mutex::new(Progress::Queued), asker });
-        let Asker::Waits(waiter) = &job.asker else { unreachable!() };
-        self.enqueue(&job)?;
-        let mut progress = waiter.wait(&job.progress, deadline, |p| matches!(p, Progress::Done(_)));
-        if let Progress::Done(result) = &mut *progress {
-            return std::mem::replace(result, Err(Failure::new(CKR_GENERAL_ERROR, "")));
+    /// A job is done: whoever asked for it gets the result, unless its time was over before.
+    fn finish(&self, job: &Job, result: Result<Vec<u8>>) {
+        if job.end().is_some() {
+            self.answer(job, result);
         }
-        let hangs = progress.hangs(time);
-        *progress = Progress::Abandoned;
-        drop(progress);
-        Err(self.give_up(&job, hangs, time))
+    }
+
+    /// Gives whoever asked for a job its result. Who has ended the job does so, once.
+    fn answer(&self, job: &Job, result: Result<Vec<u8>>) {
+        // What was given up and nobody wanted any more says nothing of the token.
+        let nobodys = matches!(&result, Err(e) if e.code == CKR_FUNCTION_CANCELED) && !job.wanted();
+        if matches!(job.work, Work::Sign(_)) && !nobodys {
+            self.count(job.start, &result);
+        }
+        match &job.asker {
+            Asker::Waits(waiter) => {
+                let mut progress = lock(&job.progress);
+                *progress = Progress::Answered(result);
+                waiter.tell();
+            }
+            Asker::Told(told) => {
+                let Some(Told { order, alarm }) = lock(told).take() else { return };
+                if let Some((timer, alarm)) = alarm {
+                    timer.cancel(alarm);
+                }
+                order.done(result);
+            }
+        }
     }
 
     /// What is said of a job whose time is over.
@@ -366,15 +407,14 @@ impl Member {
             queue.hangs = (queue.hangs + news as u32).min(6);
             (hangs || all_hang, news)
         };
-        let time = time.as_millis();
         if hangs {
-            let failure = Failure::new(CKR_DEVICE_ERROR, format!("no answer in {time} ms"));
+            let failure = no_answer(time);
             if news {
                 self.went_down(&failure);
             }
             return failure;
         }
-        Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {time} ms"))
+        Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {} ms", time.as_millis()))
     }
 
     /// Has the workers end, and waits a little until none is in a call.
@@ -393,10 +433,14 @@ impl Member {
             self.token.failed();
         }
         let mut queue = lock(&self.queue);
-        queue.enter(State::Down);
         queue.failures += 1;
         self.work.notify_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
+        self.enter_down(queue, failure);
+    }
+
+    fn enter_down(&self, mut queue: MutexGuard<Queue>, failure: &Failure) {
+        queue.enter(State::Down);
         let message = failure.to_string();
         queue.status.last_error.clone_from(&message);
         if queue.told != message && !queue.stopping {
@@ -463,25 +507,6 @@ impl Member {
         }
         connection.close();
         lock(&self.queue).workers -= 1;
-    }
-
-    /// A job is done: whoever asked for it gets the result, if it still waits.
-    fn finish(&self, job: &Job, result: Result<Vec<u8>>) {
-        let mut progress = lock(&job.progress);
-        if matches!(*progress, Progress::Abandoned) {
-            return;
-        }
-        match &job.asker {
-            Asker::Waits(waiter) => {
-                *progress = Progress::Done(result);
-                waiter.tell();
-            }
-            Asker::Told(_) => {
-                *progress = Progress::Abandoned;
-                drop(progress);
-                self.tell(job, result);
-            }
-        }
     }
 
     /// Checks the session, or opens one.

@@ -51,8 +51,8 @@ impl Pool {
         move || members.iter().map(|m| m.status()).collect()
     }
 
-    /// Members that are up or about to be, in order of preference, and then those that are down: one of them may have
-    /// come back just now.
+    /// Members that are up, in order of preference, then those that may be up soon, and at last those that are down: one of
+    /// them may have come back just now.
     fn candidates(&self) -> Vec<usize> {
         let count = self.members.len();
         let first = match self.order {
@@ -60,7 +60,11 @@ impl Pool {
             Order::Spread => self.turn.fetch_add(1, Ordering::Relaxed) % count,
         };
         let mut candidates: Vec<usize> = (0..count).map(|i| (first + i) % count).collect();
-        candidates.sort_by_key(|&i| self.members[i].state() == State::Down);
+        candidates.sort_by_key(|&i| match self.members[i].state() {
+            State::Up => 0,
+            State::Starting => 1,
+            State::Down => 2,
+        });
         candidates
     }
 

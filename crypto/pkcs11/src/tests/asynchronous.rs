@@ -2,7 +2,7 @@
 
 use super::{
     config,
-    pool::{Two, TIMEOUT},
+    pool::{until, Two, TIMEOUT},
 };
 use crate::{
     asynchronous::{self, GUARD, STACK},
@@ -17,7 +17,7 @@ use std::{
     process::Command,
     ptr::null_mut,
     sync::{
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         OnceLock,
     },
     time::{Duration, Instant},
@@ -316,6 +316,78 @@ fn a_job_that_uses_more_hits_the_guard_and_nothing_else() {
     };
     Job::start(&connection, &body);
     unreachable!("it has a larger stack than it was given");
+}
+
+/// Starts a job whose client leaves before it is done: HAProxy frees the connection, and never resumes the job.
+fn leave(body: Body) {
+    let connection = Connection::new();
+    assert_eq!(Job::start(&connection, body).code, PAUSED);
+}
+
+#[test]
+fn a_member_that_hangs_is_down_though_all_clients_have_left() {
+    let two = Two::impatient(|_, _| {});
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    let sign = || assert_eq!(two.sign(), Ok(()));
+    until("it is down", || {
+        // A slow machine may begin the first so late that the queue took its time: then others are begun earlier.
+        leave(&sign);
+        std::thread::sleep(TIMEOUT / 4);
+        two.pool.states()[0].1 == State::Down
+    });
+    let before = two.pool.observer()();
+    assert_eq!(before[0].last_error, "no answer in 1000 ms: CKR_DEVICE_ERROR (0x30)");
+    let connection = Connection::new();
+    Job::start(&connection, &sign).finish(&sign);
+    assert_eq!(two.signed(), (0, 1));
+    let after = two.pool.observer()();
+    assert_eq!(after[0].failovers, before[0].failovers, "the next one was not held up by it");
+}
+
+#[test]
+fn what_waits_for_clients_that_left_is_not_signed() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    until("both sessions are checked", || two.a.hanging.load(SeqCst) == 2);
+    let sign = || assert_eq!(two.sign(), Ok(()));
+    (0..20).for_each(|_| leave(&sign));
+    let connection = Connection::new();
+    let job = Job::start(&connection, &sign);
+    two.a.hangs.store(false, SeqCst);
+    job.finish(&sign);
+    assert_eq!(two.signed(), (1, 0), "the one that stayed, which came last");
+    let first = &two.pool.observer()()[0];
+    assert_eq!((first.state, first.signatures, first.failures), (State::Up, 1, 0), "nobody did anything wrong");
+}
+
+/// Time-outs and signatures come at about the same time. Each job gets one of them, and nothing wakes whoever waits next in its
+/// context.
+#[test]
+fn a_job_whose_time_is_over_just_when_it_is_signed_is_answered_once() {
+    const TIME: Duration = Duration::from_millis(10);
+    let two = Two::with_timeout(TIME, |_, b| b.gone.store(true, SeqCst));
+    two.await_states(State::Up, State::Down);
+    let (done, made, connection) = (AtomicBool::new(false), AtomicUsize::new(0), Connection::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now(); // the other thread may panic
+            while !done.load(SeqCst) && start.elapsed() < Duration::from_secs(60) {
+                two.a.hangs.fetch_xor(true, SeqCst);
+                std::thread::sleep(TIME);
+            }
+        });
+        let sign = || {
+            made.fetch_add(two.sign().is_ok() as usize, SeqCst);
+        };
+        for _ in 0..100 {
+            Job::start(&connection, &sign).finish(&sign);
+            assert!(!connection.woken(Duration::ZERO), "it was answered already");
+        }
+        done.store(true, SeqCst);
+    });
+    assert!(made.load(SeqCst) <= two.signed().0, "{made:?} of {:?}", two.signed());
 }
 
 #[test]

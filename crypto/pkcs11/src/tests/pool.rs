@@ -22,9 +22,11 @@ use std::{
 #[derive(Default)]
 pub struct Fake {
     /// It is there, and answers.
-    gone: AtomicBool,
+    pub gone: AtomicBool,
     /// Calls wait until this is over.
     pub hangs: AtomicBool,
+    /// How many do.
+    pub hanging: AtomicUsize,
     hangs_in_open: AtomicBool,
     /// Sessions and handles of an earlier generation are not valid.
     generation: AtomicU64,
@@ -37,8 +39,12 @@ pub struct Fake {
 
 impl Fake {
     fn answer(&self, call: &str) -> Result<()> {
-        while self.hangs.load(SeqCst) {
-            thread::sleep(Duration::from_millis(1));
+        if self.hangs.load(SeqCst) {
+            self.hanging.fetch_add(1, SeqCst);
+            while self.hangs.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            self.hanging.fetch_sub(1, SeqCst);
         }
         match self.gone.load(SeqCst) {
             true => Err(Failure::new(CKR_DEVICE_REMOVED, call)),
@@ -112,6 +118,15 @@ pub struct Two {
 /// The first member's in tests of time-outs. All others are waited for however slow the machine is.
 pub const TIMEOUT: Duration = Duration::from_millis(1000);
 
+/// Waits until something is so. The time is a guard against hanging.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < deadline, "not in a minute: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn log(message: &str) {
@@ -125,7 +140,12 @@ impl Two {
 
     /// Only the first member is given so little time that it matters.
     pub fn impatient(prepare: impl Fn(&Fake, &Fake)) -> Two {
-        Two::with(&CONFIG.replacen("timeout = 2000ms", &format!("timeout = {}ms", TIMEOUT.as_millis()), 1), prepare)
+        Two::with_timeout(TIMEOUT, prepare)
+    }
+
+    /// The first member's.
+    pub fn with_timeout(time: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
+        Two::with(&CONFIG.replacen("timeout = 2000ms", &format!("timeout = {}ms", time.as_millis()), 1), prepare)
     }
 
     fn with(config: &str, prepare: impl Fn(&Fake, &Fake)) -> Two {
@@ -176,6 +196,7 @@ impl Drop for Two {
 #[test]
 fn the_first_member_makes_the_signatures() {
     let two = Two::new();
+    two.await_states(State::Up, State::Up);
     (0..10).for_each(|_| two.sign().unwrap());
     assert_eq!(two.signed(), (10, 0));
 }
@@ -251,18 +272,54 @@ fn a_member_that_hangs_is_given_up_after_its_time_out_and_left_alone() {
 }
 
 #[test]
+fn a_member_that_is_still_starting_is_asked_after_one_that_is_up() {
+    let two = Two::with(CONFIG, |a, _| a.hangs_in_open.store(true, SeqCst)); // and has a minute to begin
+    two.await_states(State::Starting, State::Up);
+    (0..10).for_each(|_| two.sign().unwrap());
+    assert_eq!(two.signed(), (0, 10));
+    let first = &two.pool.observer()()[0];
+    assert_eq!((first.state, first.failures, first.failovers), (State::Starting, 0, 0), "it was not asked");
+
+    two.b.gone.store(true, SeqCst);
+    two.await_states(State::Starting, State::Down);
+    thread::scope(|scope| {
+        let signature = scope.spawn(|| two.sign());
+        two.a.hangs_in_open.store(false, SeqCst);
+        assert_eq!(signature.join().unwrap(), Ok(()));
+    });
+    assert_eq!((two.signed(), two.pool.observer()()[1].failures), ((1, 10), 0), "one that is down was not asked");
+}
+
+#[test]
 fn a_member_that_hangs_when_it_is_opened_is_given_up_too() {
-    let two = Two::impatient(|a, _| a.hangs_in_open.store(true, SeqCst));
-    two.sign().unwrap();
-    assert_eq!(two.pool.states()[0].1, State::Down);
+    let two = Two::impatient(|a, b| {
+        a.hangs_in_open.store(true, SeqCst);
+        b.gone.store(true, SeqCst);
+    });
+    assert_eq!(two.sign(), Err(CKR_DEVICE_ERROR));
+    two.await_states(State::Down, State::Down);
+    two.b.gone.store(false, SeqCst);
+    two.await_states(State::Down, State::Up);
     let start = Instant::now();
     (0..100).for_each(|_| two.sign().unwrap());
     assert!(start.elapsed() < 90 * TIMEOUT, "{:?}: each waited for it", start.elapsed());
 }
 
+/// Nobody asks it, for the other is up: its status tells it all the same.
+#[test]
+fn a_member_that_hangs_when_it_is_opened_is_down_when_its_time_is_over() {
+    let two = Two::impatient(|a, _| a.hangs_in_open.store(true, SeqCst));
+    two.await_states(State::Down, State::Up);
+    assert_eq!(two.pool.observer()()[0].last_error, "no answer in 1000 ms: CKR_DEVICE_ERROR (0x30)");
+    two.a.hangs_in_open.store(false, SeqCst);
+    until("its sessions are open", || two.pool.observer()()[0].sessions == 2);
+    assert_eq!((two.pool.states()[0].1, two.a.opened.load(SeqCst)), (State::Up, 2), "what was at it went on with it");
+}
+
 #[test]
 fn a_lost_login_is_made_good_on_the_same_member() {
     let two = Two::new();
+    two.await_states(State::Up, State::Up);
     two.sign().unwrap();
     two.a.generation.fetch_add(1, SeqCst);
     two.sign().unwrap();
@@ -272,6 +329,7 @@ fn a_lost_login_is_made_good_on_the_same_member() {
 #[test]
 fn a_handle_that_is_no_longer_valid_is_searched_again() {
     let two = Two::new();
+    two.await_states(State::Up, State::Up);
     two.sign().unwrap();
     *lock(&two.a.next_error) = Some(CKR_KEY_HANDLE_INVALID);
     two.sign().unwrap();
@@ -303,6 +361,7 @@ fn a_member_without_the_key_stays_up() {
 fn a_member_whose_key_is_gone_is_down_until_it_is_asked_anew() {
     let config = CONFIG.replace("[member a]", "[member emptied]");
     let two = Two::with(&config, |_, _| {});
+    two.await_states(State::Up, State::Up);
     two.sign().unwrap();
     two.a.without_keys.store(true, SeqCst);
     two.a.generation.fetch_add(1, SeqCst);
