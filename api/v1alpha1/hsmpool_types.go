@@ -48,7 +48,8 @@ type HSMPoolSpec struct {
 	Order HSMOrder `json:"order,omitempty"`
 
 	// timeout is how long a member may take to answer before the next one is
-	// asked.
+	// asked. An hsmd that the operator runs gives up after four fifths of it. A
+	// handshake may take 10s, or this for each member and 2s where that is more.
 	// +optional
 	// +kubebuilder:default="5s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('60s')",message="timeout: 100ms to 60s"
@@ -163,7 +164,7 @@ type HSMDaemon struct {
 	SupplementalGroups []int64 `json:"supplementalGroups,omitempty"`
 	// resources of the daemon, such as that of a device plugin, which is how a
 	// pod gets a device without further rights. Default: 10m CPU and 32Mi memory
-	// requested, 256Mi memory at most.
+	// requested, 512Mi memory at most.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 }
@@ -277,7 +278,7 @@ type SoftToken struct {
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="storage: it cannot be changed, for the keys are there; add a member with another name"
 	Storage SoftTokenStorage `json:"storage,omitempty"`
-	// resources of the daemon. Default: 10m CPU and 32Mi memory requested, 256Mi
+	// resources of the daemon. Default: 10m CPU and 32Mi memory requested, 512Mi
 	// memory at most.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`

@@ -57,7 +57,7 @@ var (
 	p384    = model.Certificate{Secret: "web-ecdsa-p384", Algorithm: "ECDSA-P384", HandshakeSchemes: []uint16{0x0503}, ChainSchemes: []uint16{0x0503}}
 	rsa2048 = model.Certificate{Secret: "web-rsa-2048", Algorithm: "RSA-2048", HandshakeSchemes: []uint16{0x0804, 0x0805, 0x0806}, ChainSchemes: []uint16{0x0401}}
 
-	vault = &model.HSM{Pool: "vault", Timeout: 2 * time.Second, Members: []model.HSMMember{
+	vault = &model.HSM{Pool: "vault", Timeout: 5 * time.Second, Members: []model.HSMMember{
 		{Name: "a", Address: "vault-a-hsmd.shop.svc:7443", ServerName: "vault-a-hsmd.shop.svc", Secret: "vault-hsm-gateways", Sessions: 16},
 		{Name: "b", Address: "[fd00::7]:7443", ServerName: "hsm.example.com", Secret: "elsewhere", Sessions: 40}}}
 
@@ -538,4 +538,19 @@ func selfSigned(t testing.TB, key crypto.Signer, name string, ca bool) []byte {
 		t.Fatal(err)
 	}
 	return der
+}
+
+// However many members hang, the last one's turn comes before the handshake's
+// time is over.
+func TestAHandshakeOutlastsTheMembersThatHang(t *testing.T) {
+	for _, c := range []struct {
+		members int
+		timeout time.Duration
+		seconds int
+	}{{1, 100 * time.Millisecond, 10}, {2, 4 * time.Second, 10}, {2, 4001 * time.Millisecond, 11}, {3, 5 * time.Second, 17}, {16, time.Minute, 962}} {
+		h := &model.HSM{Timeout: c.timeout, Members: make([]model.HSMMember, c.members)}
+		if got := handshakeSecondsWith(h); got != c.seconds {
+			t.Errorf("%d members with %s each: %d s, want %d s", c.members, c.timeout, got, c.seconds)
+		}
+	}
 }

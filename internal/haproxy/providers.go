@@ -1,14 +1,41 @@
 package haproxy
 
 import (
+	"slices"
+	"time"
+
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/model"
 )
 
 // tokenProvider is the OpenSSL provider for keys in HSMs, as the gateway image's
 // OpenSSL configuration names it. That activates it nowhere: a gateway that has
 // all its keys in Secrets does not load it.
 const tokenProvider = "pkcs11"
+
+// handshakeSeconds that a handshake may take.
+const handshakeSeconds = 10
+
+// handshakeSecondsWith is that for a handshake whose signature is of an HSM's:
+// every member may take its time before the last one signs, and what else the
+// handshake does takes some, too.
+func handshakeSecondsWith(h *model.HSM) int {
+	all := time.Duration(len(h.Members))*h.Timeout + 2*time.Second
+	return max(handshakeSeconds, int((all+time.Second-1)/time.Second))
+}
+
+// handshakeTime lets handshakes of a bind's frontend wait for HSMs. What has no
+// key in one does not.
+func (r *renderer) handshakeTime(b bind) {
+	inHSM := func(c model.Certificate) bool { return c.HSMPool != "" }
+	if r.gateway.HSM == nil || !slices.ContainsFunc(b.certificates, inHSM) {
+		return
+	}
+	if seconds := handshakeSecondsWith(r.gateway.HSM); seconds > handshakeSeconds {
+		r.line("    timeout client-hs %ds", seconds)
+	}
+}
 
 // providers writes which OpenSSL providers are loaded, and which one comes first.
 func (r *renderer) providers() {

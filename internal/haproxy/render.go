@@ -177,7 +177,7 @@ func (r *renderer) defaults(mode string, lines ...string) {
 	r.line("    mode %s", mode)
 	r.line("    timeout connect 3s")
 	r.line("    # A handshake that stalls ends, whatever the client still sends.")
-	r.line("    timeout client-hs 10s")
+	r.line("    timeout client-hs %ds", handshakeSeconds)
 	r.line("    # A probe that sends nothing is no failed handshake.")
 	r.line("    option dontlognull")
 	r.line("    option redispatch 1")

@@ -20,6 +20,7 @@ func (r *renderer) terminate(l listener, b bind, address string, port int32, lis
 	r.line("frontend %s from %s", r.label(b.name), mode)
 	r.line("    log ring@handshakes format raw profile handshakes local0")
 	r.line("    bind %s %s", address, r.tls(l, b))
+	r.handshakeTime(b)
 	r.line("    tcp-request session do-log")
 	if isHTTP(l) {
 		r.line("    http-request set-log-level silent")

@@ -167,7 +167,9 @@ func HsmdConfig(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) *corev1.ConfigMap 
 	)
 	section("token", append(tokenLines(m),
 		"pin-file = "+hsmdPINDir+"/"+KeyUserPIN,
-		fmt.Sprintf("timeout = %dms", hsmpool.Timeout(pool).Milliseconds()),
+		// Shorter than its clients': they get its word, "no free session" perhaps,
+		// instead of giving the member up as one that hangs.
+		fmt.Sprintf("timeout = %dms", hsmpool.Timeout(pool).Milliseconds()*4/5),
 	)...)
 	section("client "+HsmdOperator, "keys = *", "may = status, find, sign, generate, retire")
 	if m.Module == nil { // gateways have the library themselves

@@ -2,7 +2,9 @@ package resources
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -137,6 +139,19 @@ func TestADaemonThatNeverBecameReadyCanBeCorrected(t *testing.T) {
 	for _, m := range append(pool.Spec.Members, vendor()) {
 		if policy := HsmdStatefulSet(pool, m, settings).Spec.PodManagementPolicy; policy != appsv1.ParallelPodManagement {
 			t.Errorf("member %s: %q", m.Name, policy)
+		}
+	}
+}
+
+// A client that gives up first takes a queue that is too long for an HSM that
+// hangs.
+func TestADaemonGivesUpBeforeItsClients(t *testing.T) {
+	pool := softPool()
+	for timeout, want := range map[time.Duration]string{100 * time.Millisecond: "80ms", 5 * time.Second: "4000ms", time.Minute: "48000ms"} {
+		pool.Spec.Timeout = &metav1.Duration{Duration: timeout}
+		config := HsmdConfig(pool, pool.Spec.Members[0]).Data[hsmdConfigFile]
+		if line := "\ntimeout = " + want + "\n"; !strings.Contains(config, line) {
+			t.Errorf("a pool with %s: no line %q in\n%s", timeout, line, config)
 		}
 	}
 }
