@@ -22,8 +22,8 @@ const (
 	Session Verdict = "Session"
 	// Handle of an object is not valid any more, or the object is not there.
 	Handle Verdict = "Handle"
-	// Unable is a member that is well, and has no room for the request, or a
-	// rule against it.
+	// Unable is a member that is well, and has no room for the request, a rule
+	// against it, or a key or mechanism that does not fit.
 	Unable Verdict = "Unable"
 	// PIN was refused.
 	PIN Verdict = "Pin"

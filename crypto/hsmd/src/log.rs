@@ -1,6 +1,6 @@
 //! Messages: one line each to standard error, never a secret, and not more in a second than anybody can read.
 
-use qtls_pkcs11::library::lock;
+use qtls_pkcs11::{library::lock, one_line};
 use std::{
     sync::Mutex,
     time::{Duration, Instant},
@@ -36,7 +36,5 @@ pub fn log(message: &str) {
     if left_out > 0 {
         eprintln!("hsmd: {left_out} messages left out");
     }
-    // Others' words may have line breaks in them.
-    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("hsmd: {line}");
+    eprintln!("hsmd: {}", one_line(message));
 }

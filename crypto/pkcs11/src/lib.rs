@@ -87,9 +87,14 @@ fn code(result: Rv<()>) -> CK_RV {
     result.err().unwrap_or(CKR_OK)
 }
 
+/// A message as one line: others' words, such as an hsmd's, may have line breaks in them.
+pub fn one_line(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// One line to standard error, past the lock that Rust puts around it: a fork may happen while it is held.
 fn log(message: &str) {
-    let line = format!("qtls-pkcs11: {message}\n");
+    let line = format!("qtls-pkcs11: {}\n", one_line(message));
     // SAFETY: so many bytes are there. Whether they were written does not matter here.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

@@ -73,7 +73,7 @@ impl Pool {
         let request = Arc::new(request);
         let mut order = self.candidates();
         let members = order.len();
-        let mut lost = Vec::new();
+        let (mut lost, mut unable) = (Vec::new(), None);
         for n in 0.. {
             if n == members {
                 // Who was lost first may be back by now: the others may have taken their time-outs. Whoever took its own is
@@ -96,10 +96,14 @@ impl Pool {
                     lost.push(i)
                 }
                 Verdict::Device | Verdict::Pin | Verdict::Session => {}
-                Verdict::Handle | Verdict::Unable => self.tell(i, &failure),
+                Verdict::Handle => self.tell(i, &failure),
+                Verdict::Unable => {
+                    self.tell(i, &failure);
+                    unable.get_or_insert(failure);
+                }
             }
         }
-        Err(Failure::new(CKR_DEVICE_ERROR, "no member made the signature"))
+        Err(unable.unwrap_or_else(|| Failure::new(CKR_DEVICE_ERROR, "no member made the signature")))
     }
 
     /// Tells each failure once: with every signature it would drown the rest.

@@ -118,7 +118,7 @@ impl RemoteSession {
 
     fn ask(&mut self, request: &protocol::Request) -> Result<Answer> {
         let id = self.last + 1;
-        // A message that does not fit can be signed by a member in the same process.
+        // What does not fit is the caller's error, as the README has it: no other member is asked.
         let frame = protocol::write_request(id, request)
             .map_err(|_| self.failure(CKR_DATA_LEN_RANGE, &"the request is too long for its protocol"))?;
         if self.broken {

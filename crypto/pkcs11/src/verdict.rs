@@ -12,7 +12,8 @@ pub enum Verdict {
     Session,
     /// The object's handle is not valid any more: the same member again, once, after a new search; then the next one.
     Handle,
-    /// The member is well, and has no room for this, or a rule against it: the next one, and this one keeps being asked.
+    /// The member is well, and has no room for this, a rule against it, or a key or mechanism that does not fit: the next one,
+    /// and this one keeps being asked.
     Unable,
     /// The PIN was refused: the next one, and no login here until the PIN file changes. A token locks itself after a few.
     Pin,

@@ -61,3 +61,11 @@ pub fn config() -> Arc<Config> {
 pub fn public(file: &str) -> PublicKey {
     PublicKey::from_pem(&files(Path::new(file)).unwrap()).unwrap()
 }
+
+#[test]
+fn a_message_is_one_line_whatever_others_wrote_into_it() {
+    assert_eq!(
+        crate::one_line("hsmd a: no key\nqtls-pkcs11: member a is up\r\u{1b}[2J"),
+        "hsmd a: no key qtls-pkcs11: member a is up  [2J"
+    );
+}

@@ -340,12 +340,46 @@ fn a_handle_that_is_no_longer_valid_is_searched_again() {
 fn an_error_of_the_request_is_the_callers() {
     let two = Two::new();
     two.await_states(State::Up, State::Up);
-    for code in [CKR_DATA_LEN_RANGE, CKR_MECHANISM_INVALID, CKR_KEY_FUNCTION_NOT_PERMITTED] {
+    for code in [CKR_DATA_LEN_RANGE, CKR_DATA_INVALID, CKR_MECHANISM_PARAM_INVALID] {
         *lock(&two.a.next_error) = Some(code);
         assert_eq!(two.sign(), Err(code));
     }
     assert_eq!(two.signed(), (0, 0), "the other was not asked");
     assert_eq!(two.pool.states()[0].1, State::Up);
+}
+
+/// Its key was restored without the right to sign, or its firmware has dropped a mechanism.
+#[test]
+fn what_one_member_cannot_do_another_may() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    let unfit = [
+        CKR_FUNCTION_NOT_SUPPORTED,
+        CKR_KEY_SIZE_RANGE,
+        CKR_KEY_TYPE_INCONSISTENT,
+        CKR_KEY_FUNCTION_NOT_PERMITTED,
+        CKR_MECHANISM_INVALID,
+    ];
+    for (i, code) in unfit.into_iter().enumerate() {
+        *lock(&two.a.next_error) = Some(code);
+        two.sign().unwrap();
+        assert_eq!(two.signed(), (0, i + 1));
+    }
+    let first = &two.pool.observer()()[0];
+    assert_eq!((first.state, first.failures), (State::Up, 5), "it is counted, and keeps being asked");
+}
+
+#[test]
+fn what_no_member_can_do_is_answered_as_the_first_one_did() {
+    let two = Two::new();
+    two.await_states(State::Up, State::Up);
+    *lock(&two.a.next_error) = Some(CKR_MECHANISM_INVALID);
+    *lock(&two.b.next_error) = Some(CKR_KEY_FUNCTION_NOT_PERMITTED);
+    assert_eq!(two.sign(), Err(CKR_MECHANISM_INVALID));
+    two.b.without_keys.store(true, SeqCst);
+    two.b.generation.fetch_add(1, SeqCst);
+    *lock(&two.a.next_error) = Some(CKR_KEY_TYPE_INCONSISTENT);
+    assert_eq!(two.sign(), Err(CKR_KEY_TYPE_INCONSISTENT), "the other has not the key");
 }
 
 #[test]
