@@ -26,8 +26,8 @@ const (
 	poll = 30 * time.Second
 	// retryFirst to retryMost space the tries of an agent that does not answer.
 	retryFirst, retryMost = 250 * time.Millisecond, 5 * time.Second
-	// stale is how long an agent may be silent: so long its last status is
-	// believed.
+	// stale is how long requests to an agent may fail, or an answer be late: so
+	// long its last status is believed.
 	stale = 10 * time.Second
 	// maxStatus bounds what is read of one answer, in bytes.
 	maxStatus = 1 << 20
@@ -61,9 +61,10 @@ type follower struct {
 
 	status *dataplane.Status
 	err    error
-	// answered is when it last did, or when it was first asked.
-	answered time.Time
-	// silent agents have not answered for longer than stale.
+	// since is when an answer was missed first, after the last that came; zero
+	// while none is missed.
+	since time.Time
+	// silent agents have missed answers for stale or longer.
 	silent bool
 }
 
@@ -88,7 +89,7 @@ func (o *Observer) Follow(gateway types.NamespacedName, pods []Pod) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(o.ctx)
-		f := &follower{pod: p, cancel: cancel, answered: time.Now()}
+		f := &follower{pod: p, cancel: cancel}
 		next[p.UID] = f
 		go o.follow(ctx, gateway, f)
 	}
@@ -121,17 +122,24 @@ func (o *Observer) Status(gateway types.NamespacedName, pod types.UID) (*datapla
 func (o *Observer) follow(ctx context.Context, gateway types.NamespacedName, f *follower) {
 	retry := retryFirst
 	for sequence := uint64(0); ctx.Err() == nil; {
+		due := time.Now().Add(poll)
 		status, err := o.ask(ctx, gateway, f.pod, sequence)
 		if ctx.Err() != nil {
 			return
 		}
+		now := time.Now()
 		o.mu.Lock()
 		was, wasSilent := f.status, f.silent
 		f.err = err
-		if err == nil {
-			f.status, f.answered = status, time.Now()
+		switch {
+		case err == nil:
+			f.status, f.since = status, time.Time{}
+		case f.since.IsZero() && due.Before(now): // it kept silent all the time
+			f.since = due
+		case f.since.IsZero():
+			f.since = now
 		}
-		f.silent = time.Since(f.answered) > stale
+		f.silent = err != nil && now.Sub(f.since) >= stale
 		silent := f.silent
 		o.mu.Unlock()
 		if err != nil {
@@ -155,7 +163,7 @@ func (o *Observer) follow(ctx context.Context, gateway types.NamespacedName, f *
 }
 
 func (o *Observer) ask(ctx context.Context, gateway types.NamespacedName, pod Pod, after uint64) (*dataplane.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, poll+10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, poll+stale)
 	defer cancel()
 	u := url.URL{Scheme: "https", Host: net.JoinHostPort(pod.IP, strconv.Itoa(o.port)), Path: "/v1/status",
 		RawQuery: url.Values{"after": {strconv.FormatUint(after, 10)}, "wait": {poll.String()}}.Encode()}
