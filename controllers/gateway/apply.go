@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
 	"fmt"
+	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +17,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
@@ -136,11 +140,8 @@ func (r *Reconciler) agentSecret(ctx context.Context, g *v1alpha1.QTLSGateway, n
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("Secret %s: %w", resources.AgentSecretName(g.Name), err)
 	}
-	if err == nil && authority.AgentCurrent(secret.Data, key(g), now) {
-		return nil, nil
-	}
-	data, err := authority.Agent(key(g), now)
-	if err != nil {
+	data, err := authority.Keep(secret.Data, mtls.AgentName(g.Namespace, g.Name), x509.ExtKeyUsageServerAuth, now)
+	if err != nil || maps.EqualFunc(data, secret.Data, bytes.Equal) {
 		return nil, err
 	}
 	return resources.AgentSecret(g, data), nil

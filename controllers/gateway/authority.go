@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -37,14 +38,14 @@ type Authority struct {
 	Clock     clock.PassiveClock
 
 	mu      sync.Mutex
-	current *agentpki.Authority
+	current *agentpki.Succession
 	read    time.Time
 	clients map[types.NamespacedName]*http.Client
 }
 
-// Get reads the authority, makes it when there is none and follows it with a
+// Get reads the authority, makes it when there is none and has it followed by a
 // new one when it is old.
-func (a *Authority) Get(ctx context.Context) (*agentpki.Authority, error) {
+func (a *Authority) Get(ctx context.Context) (*agentpki.Succession, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.Clock.Now()
@@ -60,36 +61,33 @@ func (a *Authority) Get(ctx context.Context) (*agentpki.Authority, error) {
 	return authority, nil
 }
 
-func (a *Authority) load(ctx context.Context, now time.Time) (*agentpki.Authority, error) {
+func (a *Authority) load(ctx context.Context, now time.Time) (*agentpki.Succession, error) {
 	secret := &corev1.Secret{}
 	err := a.APIReader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: AuthoritySecret}, secret)
 	exists := !apierrors.IsNotFound(err)
 	if exists && err != nil {
 		return nil, err
 	}
-	var earlier *agentpki.Authority
-	if exists {
-		if earlier, err = agentpki.ParseAuthority(secret.Data); err == nil && !earlier.Aged(now) {
-			return earlier, nil
-		}
-		if err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "the agents' authority does not parse; a new one takes its place", "secret", AuthoritySecret)
-		}
-	}
-	next, err := agentpki.NewAuthority(earlier, now)
+	authority, changed, reason, err := agentpki.Succeed(secret.Data, now)
 	if err != nil {
 		return nil, err
 	}
-	if secret.Data, err = next.Data(); err != nil {
+	if reason != nil {
+		ctrl.LoggerFrom(ctx).Error(reason, "the agents' authority does not parse; a new one takes its place", "secret", AuthoritySecret)
+	}
+	if !changed {
+		return authority, nil
+	}
+	if secret.Data, err = authority.Data(); err != nil {
 		return nil, err
 	}
 	if exists {
-		return next, a.Client.Update(ctx, secret) // of the version read: two operators cannot both
+		return authority, a.Client.Update(ctx, secret) // of the version read: two operators cannot both
 	}
 	secret.ObjectMeta = metav1.ObjectMeta{Namespace: a.Namespace, Name: AuthoritySecret,
 		Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.LabelManagedByValue}}
 	secret.Type = corev1.SecretTypeTLS
-	return next, a.Client.Create(ctx, secret)
+	return authority, a.Client.Create(ctx, secret)
 }
 
 // HTTPClient reaches the agents of one gateway, and nobody else.
@@ -102,7 +100,7 @@ func (a *Authority) HTTPClient(gateway types.NamespacedName) *http.Client {
 	if a.current == nil {
 		return &http.Client{Transport: refusing("the agents' authority is not loaded yet")}
 	}
-	certificate, err := a.current.Operator(a.Clock.Now())
+	certificate, err := a.current.Certificate(mtls.OperatorName, x509.ExtKeyUsageClientAuth, a.Clock.Now())
 	if err != nil {
 		return &http.Client{Transport: refusing(err.Error())}
 	}

@@ -1,15 +1,14 @@
 // Package agentpki issues the certificates by which the operator and the
-// gateways' agents know each other. They are the project's own and short: the
-// user's issuers have no part in them. Keys are ECDSA P-256; the key exchange
-// that they authenticate is hybrid (see package mtls).
+// gateways' agents know each other, and the daemons of an HSMPool and their
+// clients. They are the project's own and short: the user's issuers have no part
+// in them. Keys are ECDSA P-256; the key exchange that they authenticate is
+// hybrid (see package mtls).
 package agentpki
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -19,10 +18,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"qtls.dev/qtls/internal/keypair"
-	"qtls.dev/qtls/internal/mtls"
 )
 
 const (
@@ -38,17 +35,17 @@ const (
 	keyAuthorities = corev1.ServiceAccountRootCAKey
 )
 
-// Authority signs the certificates of agents and of the operator.
-type Authority struct {
+// authority signs the certificates of a succession.
+type authority struct {
 	pair *keypair.KeyPair
 	// bundle of the authorities to trust: this one and those before it that
 	// are still valid.
 	bundle []*x509.Certificate
 }
 
-// NewAuthority makes an authority as of now that also trusts the earlier one,
+// newAuthority makes an authority as of now that also trusts the earlier one,
 // which may be nil.
-func NewAuthority(earlier *Authority, now time.Time) (*Authority, error) {
+func newAuthority(earlier *authority, now time.Time) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -71,7 +68,7 @@ func NewAuthority(earlier *Authority, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Authority{pair: &keypair.KeyPair{Chain: []*x509.Certificate{cert}, Key: key}, bundle: []*x509.Certificate{cert}}
+	a := &authority{pair: &keypair.KeyPair{Chain: []*x509.Certificate{cert}, Key: key}, bundle: []*x509.Certificate{cert}}
 	if earlier != nil {
 		for _, c := range earlier.bundle {
 			if c.NotAfter.After(now) && len(a.bundle) < 3 {
@@ -82,81 +79,35 @@ func NewAuthority(earlier *Authority, now time.Time) (*Authority, error) {
 	return a, nil
 }
 
-// ParseAuthority reads what Data wrote.
-func ParseAuthority(data map[string][]byte) (*Authority, error) {
-	pair, err := keypair.Parse(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+func parseAuthority(certificate, key, authorities []byte) (*authority, error) {
+	pair, err := keypair.Parse(certificate, key)
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := keypair.ParseCertificates(data[keyAuthorities])
+	bundle, err := keypair.ParseCertificates(authorities)
 	if err != nil {
 		return nil, err
 	}
 	if !pair.Chain[0].IsCA {
 		return nil, errors.New("the certificate is not that of an authority")
 	}
-	return &Authority{pair: pair, bundle: bundle}, nil
+	return &authority{pair: pair, bundle: bundle}, nil
 }
 
-// Data of the Secret that keeps the authority.
-func (a *Authority) Data() (map[string][]byte, error) { return secretData(a.pair, a.bundle) }
-
-// Aged says whether it is time for a new authority.
-func (a *Authority) Aged(now time.Time) bool {
+// aged says whether it is time for a new authority.
+func (a *authority) aged(now time.Time) bool {
 	return now.After(a.pair.Chain[0].NotAfter.Add(-caLife / 2))
-}
-
-// Pool of the authorities to trust.
-func (a *Authority) Pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	for _, c := range a.bundle {
-		pool.AddCert(c)
-	}
-	return pool
-}
-
-// Agent issues the server certificate of a gateway's agents, as the data of
-// the Secret that they mount.
-func (a *Authority) Agent(gateway types.NamespacedName, now time.Time) (map[string][]byte, error) {
-	pair, err := a.issue(mtls.AgentName(gateway.Namespace, gateway.Name), x509.ExtKeyUsageServerAuth, now)
-	if err != nil {
-		return nil, err
-	}
-	return secretData(pair, a.bundle)
-}
-
-// AgentCurrent says whether data is a certificate of this gateway that needs
-// no renewal: of this authority, with this bundle, and not near its end.
-func (a *Authority) AgentCurrent(data map[string][]byte, gateway types.NamespacedName, now time.Time) bool {
-	pair, err := keypair.Parse(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		return false
-	}
-	return a.current(pair.Chain[0], mtls.AgentName(gateway.Namespace, gateway.Name), now) &&
-		bytes.Equal(data[keyAuthorities], certificatesPEM(a.bundle))
 }
 
 // current says whether a certificate is of this authority, for this name, and
 // not near its end.
-func (a *Authority) current(leaf *x509.Certificate, name string, now time.Time) bool {
+func (a *authority) current(leaf *x509.Certificate, name string, now time.Time) bool {
 	return leaf.VerifyHostname(name) == nil &&
 		leaf.CheckSignatureFrom(a.pair.Chain[0]) == nil &&
 		now.Before(leaf.NotAfter.Add(-leafLife/3))
 }
 
-// RenewAfter is how long an agent's certificate issued now needs no look.
-const RenewAfter = leafLife - leafLife/3
-
-// Operator issues the operator's client certificate.
-func (a *Authority) Operator(now time.Time) (*tls.Certificate, error) {
-	pair, err := a.issue(mtls.OperatorName, x509.ExtKeyUsageClientAuth, now)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Certificate{Certificate: [][]byte{pair.Chain[0].Raw}, PrivateKey: pair.Key, Leaf: pair.Chain[0]}, nil
-}
-
-func (a *Authority) issue(name string, usage x509.ExtKeyUsage, now time.Time) (*keypair.KeyPair, error) {
+func (a *authority) issue(name string, usage x509.ExtKeyUsage, now time.Time) (*keypair.KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

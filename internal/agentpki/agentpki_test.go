@@ -1,7 +1,10 @@
 package agentpki
 
 import (
+	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,64 +20,39 @@ import (
 
 var gateway = types.NamespacedName{Namespace: "shop", Name: "web"}
 
-func newAuthority(t *testing.T, earlier *Authority, now time.Time) *Authority {
-	t.Helper()
-	a, err := NewAuthority(earlier, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func TestAnAuthorityReadsBackFromItsSecret(t *testing.T) {
+func TestACertificateIsRenewedInTime(t *testing.T) {
 	now := time.Now()
-	a := newAuthority(t, nil, now)
-	data, err := a.Data()
+	s, _, _ := succeed(t, nil, now)
+	another, _, _ := succeed(t, nil, now)
+	name := mtls.AgentName(gateway.Namespace, gateway.Name)
+	data, err := s.Keep(nil, name, x509.ExtKeyUsageServerAuth, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := ParseAuthority(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent, err := again.Agent(gateway, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !a.AgentCurrent(agent, gateway, now) {
-		t.Error("what it issues after that is not current to the one before")
-	}
-}
-
-func TestAnAgentsCertificateIsRenewedInTime(t *testing.T) {
-	now := time.Now()
-	a := newAuthority(t, nil, now)
-	data, err := a.Agent(gateway, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := types.NamespacedName{Namespace: "shop", Name: "other"}
-	next := newAuthority(t, a, now)
 	broken := map[string][]byte{"tls.crt": data["tls.crt"], "tls.key": []byte("x"), "ca.crt": data["ca.crt"]}
 	for _, tc := range []struct {
-		name      string
-		authority *Authority
-		data      map[string][]byte
-		gateway   types.NamespacedName
-		at        time.Time
-		want      bool
+		name       string
+		succession *Succession
+		data       map[string][]byte
+		of         string
+		at         time.Time
+		kept       bool
 	}{
-		{"new", a, data, gateway, now, true},
-		{"after half its life", a, data, gateway, now.Add(leafLife / 2), true},
-		{"with less than a third of its life left", a, data, gateway, now.Add(leafLife*2/3 + time.Hour), false},
-		{"of another gateway", a, data, other, now, false},
-		{"of the authority before", next, data, gateway, now, false},
-		{"tampered with", a, broken, gateway, now, false},
-		{"missing", a, nil, gateway, now, false},
+		{"new", s, data, name, now, true},
+		{"after half its life", s, data, name, now.Add(leafLife / 2), true},
+		{"with less than a third of its life left", s, data, name, now.Add(leafLife*2/3 + time.Hour), false},
+		{"of another gateway", s, data, mtls.AgentName("shop", "other"), now, false},
+		{"of another authority", another, data, name, now, false},
+		{"tampered with", s, broken, name, now, false},
+		{"missing", s, nil, name, now, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.authority.AgentCurrent(tc.data, tc.gateway, tc.at); got != tc.want {
-				t.Errorf("current: %v, want %v", got, tc.want)
+			got, err := tc.succession.Keep(tc.data, tc.of, x509.ExtKeyUsageServerAuth, tc.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := maps.EqualFunc(got, tc.data, bytes.Equal); kept != tc.kept {
+				t.Errorf("kept: %v, want %v", kept, tc.kept)
 			}
 		})
 	}
@@ -82,27 +60,31 @@ func TestAnAgentsCertificateIsRenewedInTime(t *testing.T) {
 
 func TestANewAuthorityTrustsTheOneBeforeUntilItsEnd(t *testing.T) {
 	now := time.Now()
-	first := newAuthority(t, nil, now)
-	if first.Aged(now) || !first.Aged(now.Add(caLife/2+time.Hour)) {
+	made := func(earlier *authority, now time.Time) *authority {
+		t.Helper()
+		a, err := newAuthority(earlier, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	first := made(nil, now)
+	if first.aged(now) || !first.aged(now.Add(caLife/2+time.Hour)) {
 		t.Error("an authority is aged when half its life is over, and not before")
 	}
-	second := newAuthority(t, first, now.Add(caLife/2))
+	second := made(first, now.Add(caLife/2))
 	if len(second.bundle) != 2 {
 		t.Errorf("bundle of %d, want the new and the one before", len(second.bundle))
 	}
-	third := newAuthority(t, second, now.Add(caLife+time.Hour))
+	third := made(second, now.Add(caLife+time.Hour))
 	if len(third.bundle) != 2 {
 		t.Errorf("bundle of %d, want the new and the second: the first is over", len(third.bundle))
 	}
 }
 
 // serve runs an agent's side of the mutual TLS.
-func serve(t *testing.T, a *Authority) *httptest.Server {
+func serve(t *testing.T, data map[string][]byte) *httptest.Server {
 	t.Helper()
-	data, err := a.Agent(gateway, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	for name, content := range data {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
@@ -120,13 +102,19 @@ func serve(t *testing.T, a *Authority) *httptest.Server {
 
 func TestOperatorAndAgentKnowEachOther(t *testing.T) {
 	now := time.Now()
-	a := newAuthority(t, nil, now)
-	server := serve(t, a)
-	operator, err := a.Operator(now)
+	a, _, _ := succeed(t, nil, now)
+	another, _, _ := succeed(t, nil, now)
+	name := mtls.AgentName(gateway.Namespace, gateway.Name)
+	agents, err := a.Issue(name, x509.ExtKeyUsageServerAuth, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := newAuthority(t, nil, now).Operator(now)
+	server := serve(t, agents)
+	operator, err := a.Certificate(mtls.OperatorName, x509.ExtKeyUsageClientAuth, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := another.Certificate(mtls.OperatorName, x509.ExtKeyUsageClientAuth, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +126,6 @@ func TestOperatorAndAgentKnowEachOther(t *testing.T) {
 		}
 		return response.Body.Close()
 	}
-	name := mtls.AgentName(gateway.Namespace, gateway.Name)
 	if err := get(name, *operator); err != nil {
 		t.Errorf("the operator is refused: %v", err)
 	}
@@ -150,10 +137,6 @@ func TestOperatorAndAgentKnowEachOther(t *testing.T) {
 	}
 	if err := get(name, tls.Certificate{}); err == nil {
 		t.Error("a client without a certificate is let in")
-	}
-	agents, err := a.Agent(gateway, now)
-	if err != nil {
-		t.Fatal(err)
 	}
 	asAgent, err := tls.X509KeyPair(agents["tls.crt"], agents["tls.key"])
 	if err != nil {

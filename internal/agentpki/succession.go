@@ -2,6 +2,7 @@ package agentpki
 
 import (
 	"bytes"
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"maps"
@@ -27,7 +28,7 @@ const (
 // read their certificates at different times understand each other all the
 // time.
 type Succession struct {
-	current, next *Authority
+	current, next *authority
 }
 
 // Succeed reads what Data wrote and takes the succession to where it is now.
@@ -42,10 +43,10 @@ func Succeed(data map[string][]byte, now time.Time) (s *Succession, changed bool
 	}
 	switch {
 	case s.current == nil || now.After(s.current.pair.Chain[0].NotAfter):
-		s.current, err = NewAuthority(nil, now)
+		s.current, err = newAuthority(nil, now)
 		s.next = nil
-	case s.next == nil && s.current.Aged(now):
-		s.next, err = NewAuthority(s.current, now)
+	case s.next == nil && s.current.aged(now):
+		s.next, err = newAuthority(s.current, now)
 	case s.next != nil && now.After(s.next.pair.Chain[0].NotBefore.Add(skew+known)):
 		s.current, s.next = s.next, nil
 	default:
@@ -55,15 +56,13 @@ func Succeed(data map[string][]byte, now time.Time) (s *Succession, changed bool
 }
 
 func parseSuccession(data map[string][]byte) (*Succession, error) {
-	current, err := ParseAuthority(data)
+	current, err := parseAuthority(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey], data[keyAuthorities])
 	if err != nil {
 		return nil, err
 	}
 	s := &Succession{current: current}
 	if len(data[keyNext]) > 0 {
-		s.next, err = ParseAuthority(map[string][]byte{
-			corev1.TLSCertKey: data[keyNext], corev1.TLSPrivateKeyKey: data[keyNextKey], keyAuthorities: data[keyAuthorities],
-		})
+		s.next, err = parseAuthority(data[keyNext], data[keyNextKey], data[keyAuthorities])
 	}
 	return s, err
 }
@@ -74,6 +73,15 @@ func (s *Succession) bundle() []*x509.Certificate {
 		return s.next.bundle
 	}
 	return s.current.bundle
+}
+
+// Pool of the authorities to trust.
+func (s *Succession) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range s.bundle() {
+		pool.AddCert(c)
+	}
+	return pool
 }
 
 // Data of the Secret that keeps the succession.
@@ -98,6 +106,15 @@ func (s *Succession) Issue(name string, usage x509.ExtKeyUsage, now time.Time) (
 		return nil, err
 	}
 	return secretData(pair, s.bundle())
+}
+
+// Certificate issues one for a name, for who keeps it in memory.
+func (s *Succession) Certificate(name string, usage x509.ExtKeyUsage, now time.Time) (*tls.Certificate, error) {
+	pair, err := s.current.issue(name, usage, now)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{pair.Chain[0].Raw}, PrivateKey: pair.Key, Leaf: pair.Chain[0]}, nil
 }
 
 // Keep gives the data of a Secret with a certificate for a name: those there
