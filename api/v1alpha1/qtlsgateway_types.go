@@ -79,7 +79,9 @@ type QTLSGatewaySpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// resources are those of the haproxy container. Default: requests of 100m
-	// CPU and 192Mi memory, a limit of 1Gi memory and none on CPU.
+	// CPU and 192Mi memory, a limit of 2Gi memory and none on CPU. HAProxy
+	// accepts a connection for each 100Ki of the limit on memory beyond 64Mi, at
+	// least 1000 and at most 20000; the others wait.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 

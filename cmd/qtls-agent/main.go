@@ -119,8 +119,33 @@ func become(args []string, stderr io.Writer, log *slog.Logger) error {
 	if err := agent.LendControlGroup(haproxy.LoanSocket, cgroup.Dir); err != nil {
 		log.Warn("the agent does not see what this container uses", "error", err)
 	}
+	if err := limitDescriptors(os.Getenv(haproxy.MemoryEnvironment)); err != nil {
+		log.Warn("HAProxy accepts connections without regard to the container's memory", "error", err)
+	}
 	command := haproxy.Command()
 	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, os.Environ()))
+}
+
+// limitDescriptors of this process, and so of HAProxy, to what the container has
+// memory for, in bytes. Without a word of that they stay as they are.
+func limitDescriptors(memory string) error {
+	if memory == "" {
+		return nil
+	}
+	bytes, err := strconv.ParseInt(memory, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%s: %w", haproxy.MemoryEnvironment, err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("file descriptors: %w", err)
+	}
+	limit.Max = min(limit.Max, haproxy.Descriptors(bytes))
+	limit.Cur = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("%d file descriptors: %w", limit.Max, err)
+	}
+	return nil
 }
 
 func run(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger) error {

@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"qtls.dev/qtls/internal/version"
@@ -38,5 +42,46 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())
 			}
 		})
+	}
+}
+
+const limitOfTest = "QTLS_TEST_MEMORY_LIMIT"
+
+// What a process limits, it limits for good: this one becomes a shell that tells.
+func TestMain(m *testing.M) {
+	if memory, set := os.LookupEnv(limitOfTest); set {
+		if err := limitDescriptors(memory); err != nil {
+			fmt.Println(err)
+		}
+		fmt.Println(syscall.Exec("/bin/sh", []string{"sh", "-c", "ulimit -Sn; ulimit -Hn"}, nil))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func TestHAProxyHasTheDescriptorsThatItsMemoryIsFor(t *testing.T) {
+	var own syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &own); err != nil {
+		t.Fatal(err)
+	}
+	told := func(memory string) []string {
+		t.Helper()
+		c := exec.Command("/proc/self/exe")
+		c.Env = []string{limitOfTest + "=" + memory}
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.Fields(string(out))
+	}
+	want := fmt.Sprint(min(own.Max, 19660))
+	if got := told("1073741824"); len(got) != 2 || got[0] != want || got[1] != want {
+		t.Errorf("with 1 GiB of memory the limits are %q, want %s", got, want)
+	}
+	for _, unknown := range []string{"", "1Gi"} {
+		got := told(unknown)
+		if hard := got[len(got)-1]; hard != "unlimited" && hard != fmt.Sprint(own.Max) {
+			t.Errorf("memory %q: the limit is %s, want what it was: %d", unknown, hard, own.Max)
+		}
 	}
 }

@@ -48,9 +48,6 @@ const (
 // HSMPool lies whose library is in the pod.
 func PINFile(member string) string { return "/run/secrets/hsm/" + member + "/pin" }
 
-// MostDescriptors are the file descriptors that HAProxy takes at most.
-const MostDescriptors = 40000
-
 // TicketFile is where the keys of session tickets lie, and what the runtime API
 // calls them.
 func TicketFile(name string) string { return "tickets/" + name + ".keys" }

@@ -148,6 +148,7 @@ type pod struct {
 	change    func(config string) string // makes another configuration of the rendered one
 	pairs     map[string][]byte          // certificate files by Secret
 	modules   string                     // folder of OpenSSL's modules in the pod, if not the image's
+	limit     uint64                     // of file descriptors, if not the test's own
 	roots     []byte                     // PEM
 	process   *exec.Cmd
 	output    bytes.Buffer
@@ -272,9 +273,10 @@ func (p *pod) start(g model.Gateway, endpoints dataplane.Endpoints) {
 	p.t.Helper()
 	p.configure(g, endpoints)
 	script := `mount --make-rprivate / && mount -t tmpfs none "$ROOT/run" && mkdir "$ROOT/run/qtls" && mount --bind "$DIR" "$ROOT/run/qtls" &&
+if [ "$LIMIT" != 0 ]; then ulimit -n "$LIMIT"; fi &&
 exec chroot --userspec=65532:65532 "$ROOT" "$@"`
 	p.process = exec.Command("sh", append([]string{"-c", script, "sh"}, Command()...)...)
-	p.process.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + rootfs("gateway"), "DIR=" + p.dir}
+	p.process.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + rootfs("gateway"), "DIR=" + p.dir, fmt.Sprintf("LIMIT=%d", p.limit)}
 	if p.modules != "" {
 		p.process.Env = append(p.process.Env, "OPENSSL_MODULES="+p.modules)
 	}

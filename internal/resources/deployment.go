@@ -152,7 +152,7 @@ func agentContainer(g *v1alpha1.QTLSGateway, s Settings) corev1.Container {
 func haproxyContainer(g *v1alpha1.QTLSGateway, s Settings, delay int32) corev1.Container {
 	resources := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("192Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}, // for all connections that HAProxy takes at most
 	}
 	if g.Spec.Resources != nil {
 		resources = *g.Spec.Resources
@@ -162,7 +162,10 @@ func haproxyContainer(g *v1alpha1.QTLSGateway, s Settings, delay int32) corev1.C
 		Image:           s.Image,
 		ImagePullPolicy: s.ImagePullPolicy,
 		Command:         []string{"/usr/bin/qtls-agent", "haproxy"},
-		Env:             []corev1.EnvVar{{Name: haproxy.PKCS11Environment, Value: haproxy.CurrentDir + "/" + haproxy.PKCS11File}},
+		Env: []corev1.EnvVar{
+			{Name: haproxy.MemoryEnvironment, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"}}},
+			{Name: haproxy.PKCS11Environment, Value: haproxy.CurrentDir + "/" + haproxy.PKCS11File},
+		},
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
 			Command: []string{"/usr/bin/qtls-agent", "drain", "--delay", fmt.Sprintf("%ds", delay)},
 		}}},

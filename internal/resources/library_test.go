@@ -150,7 +150,7 @@ func TestVariablesOfLibraries(t *testing.T) {
 		}
 		return names
 	}
-	if got, want := names(spec.Containers[0]), []string{"QTLS_PKCS11_CONFIG", "ChrystokiConfigurationPath", "NFAST_KMDATA"}; !slices.Equal(got, want) {
+	if got, want := names(spec.Containers[0]), []string{"QTLS_MEMORY_LIMIT", "QTLS_PKCS11_CONFIG", "ChrystokiConfigurationPath", "NFAST_KMDATA"}; !slices.Equal(got, want) {
 		t.Errorf("HAProxy has %q, want %q", got, want)
 	}
 	agent := spec.InitContainers[0]

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/haproxy"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -80,6 +81,13 @@ func golden(t *testing.T, name string, object client.Object) {
 			t.Errorf("%s (-want +got; -update writes it anew):\n%s", name, diff)
 		}
 	})
+}
+
+func TestTheDefaultMemoryIsForAllConnections(t *testing.T) {
+	limit := Deployment(example(), settings).Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
+	if got := haproxy.Descriptors(limit.Value()); got != haproxy.MostDescriptors {
+		t.Errorf("with %s HAProxy has %d descriptors, want %d", limit, got, haproxy.MostDescriptors)
+	}
 }
 
 func TestEveryObjectIsOwnedByTheGateway(t *testing.T) {
