@@ -10,8 +10,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 )
 
-// minSlots is the least number of servers that a group has in a
-// configuration, so that ordinary growth needs no reload.
+// minSlots is the least number of servers that a group has in a configuration.
 const minSlots = 8
 
 // Slots are the servers of each server group, by the group's name. A slot
@@ -24,8 +23,10 @@ type Slot struct {
 }
 
 // Assign places the endpoints: one that has a slot keeps it, a new one takes a
-// free one. Where there are too few the group grows to the next power of two,
-// which needs a reload. Groups that the revision does not name are left out.
+// free one. A group has slots for twice the endpoints that it had when it was
+// made, so that its application can be rolled or scaled without a reload. One
+// that outgrows them is made anew, which needs a reload. Groups that the revision
+// does not name are left out.
 func Assign(revision dataplane.Revision, current Slots, endpoints dataplane.Endpoints) Slots {
 	next := Slots{}
 	for _, b := range revision.Backends {
@@ -48,9 +49,10 @@ func addressed(endpoints []dataplane.Endpoint) []dataplane.Endpoint {
 }
 
 func assign(current []Slot, endpoints []dataplane.Endpoint) []Slot {
-	size := max(len(current), minSlots)
-	if len(endpoints) > size {
-		size = 1 << bits.Len(uint(len(endpoints)-1))
+	size := len(current)
+	if size == 0 || len(endpoints) > size {
+		twice := 2 * len(endpoints)
+		size = max(minSlots, 1<<bits.Len(uint(max(twice-1, 0)))) // a power of two
 	}
 	next := make([]Slot, size)
 	var homeless []dataplane.Endpoint

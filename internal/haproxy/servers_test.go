@@ -47,12 +47,23 @@ func TestAnEndpointKeepsItsSlot(t *testing.T) {
 	}
 }
 
-func TestAGroupGrowsToThePowerOfTwo(t *testing.T) {
+func TestAGroupGrowsToTwiceItsEndpoints(t *testing.T) {
 	var slots Slots
-	for _, tc := range []struct{ endpoints, slots int }{{0, 8}, {8, 8}, {9, 16}, {5, 16}, {17, 32}, {300, 512}, {0, 512}} {
+	for _, tc := range []struct{ endpoints, slots int }{{0, 8}, {8, 8}, {9, 32}, {5, 32}, {32, 32}, {33, 128}, {300, 1024}, {0, 1024}} {
 		slots = Assign(twoGroups, slots, dataplane.Endpoints{"shop:http": addresses(0, tc.endpoints)})
 		if got := len(slots["shop:http"]); got != tc.slots {
 			t.Errorf("%d endpoints: %d slots, want %d", tc.endpoints, got, tc.slots)
+		}
+	}
+}
+
+// An application that is rolled has up to twice its pods for a while.
+func TestANewGroupHasRoomForTwiceItsEndpoints(t *testing.T) {
+	for n := range 100 {
+		before := Assign(twoGroups, nil, dataplane.Endpoints{"shop:http": addresses(0, n)})
+		after := Assign(twoGroups, before, dataplane.Endpoints{"shop:http": addresses(0, 2*n)})
+		if _, ok := Changes(twoGroups, before, after); !ok {
+			t.Errorf("from %d endpoints to twice as many needs a reload", n)
 		}
 	}
 }
