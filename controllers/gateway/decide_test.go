@@ -161,6 +161,62 @@ func TestANewConfigurationIsTriedByOnePod(t *testing.T) {
 	}
 }
 
+// While one pod tries a configuration no other gets it: what keeps that pod is
+// told, soon when its agent is silent, and after a minute when it is not ready.
+func TestWhatKeepsThePodThatTriesIsTold(t *testing.T) {
+	unready := func(d time.Duration) func(*inputs) {
+		return func(in *inputs) {
+			in.Observed[0].Ready = false
+			in.Pods[0].Status = corev1.PodStatus{
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-d))}},
+				InitContainerStatuses: []corev1.ContainerStatus{{Name: "agent",
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: 137}}}}}
+		}
+	}
+	silent := func(err error) func(*inputs) {
+		return func(in *inputs) {
+			in.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))}}
+			in.Observed[0].Status, in.Unknown["web-1"] = nil, err
+		}
+	}
+	for _, tc := range []struct {
+		name   string
+		happen func(*inputs)
+		reason string
+		says   string
+	}{
+		{"nothing", func(*inputs) {}, v1alpha1.ReasonProgressing, "pod web-1 tries the configuration of generation 3 first"},
+		{"it waits for a Secret", func(in *inputs) { in.Observed[0].Status.Waiting = `Secret "new" does not exist` }, v1alpha1.ReasonProgressing, `first: Secret "new" does not exist`},
+		{"it is not ready for a moment", unready(trialPatience - time.Second), v1alpha1.ReasonProgressing, "first"},
+		{"it is not ready for long", unready(trialPatience), v1alpha1.ReasonPodsNotReady, "container agent ended with OOMKilled (exit code 137); other pods keep the former one, and another tries this when the pod is deleted"},
+		{"its agent had no time to answer", silent(observe.ErrNotYet), v1alpha1.ReasonProgressing, "first"},
+		{"its agent does not answer", silent(errors.New("connection refused")), v1alpha1.ReasonAgentUnreachable, "port 8404 (a NetworkPolicy?): connection refused; other pods"},
+		{"it has gone", func(in *inputs) { in.Pods, in.Observed = in.Pods[1:], in.Observed[1:] }, v1alpha1.ReasonProgressing, "pod web-1 tries"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := sound()
+			first := publish(t, &in)
+			in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+			in.add("web-2", true, &dataplane.Status{Running: first.Assignment.Stable})
+			in.Model.TLS.Curves = "MLKEM1024"
+			p := publish(t, &in)
+			tc.happen(&in)
+			if c := condition(t, summarise(in, p, nil, now), v1alpha1.ConditionProgrammed); c.Status != "False" || c.Reason != tc.reason || !strings.Contains(c.Message, tc.says) {
+				t.Errorf("Programmed %s %q, want %s saying %q", c.Reason, c.Message, tc.reason, tc.says)
+			}
+		})
+	}
+	in := sound()
+	first := publish(t, &in)
+	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.Model.TLS.Curves = "MLKEM1024"
+	p := publish(t, &in)
+	unready(10 * time.Second)(&in)
+	if next := nextLook(in, p, now); next > trialPatience {
+		t.Errorf("it is looked at again in %s, want when the minute is over", next)
+	}
+}
+
 func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	in := sound()
 	first := publish(t, &in)

@@ -201,10 +201,6 @@ func (r *Reconciler) observe(ctx context.Context, g *v1alpha1.QTLSGateway, in *i
 }
 
 func podReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	_, ready := readySince(p)
+	return ready
 }

@@ -146,6 +146,11 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 		}
 		next = min(next, again)
 	}
+	for _, pod := range in.Pods {
+		if since, ready := readySince(&pod); pod.Name == p.Assignment.CandidatePod && !ready && !since.IsZero() {
+			soon(since.Add(trialPatience))
+		}
+	}
 	if p.Waiting {
 		soon(in.Gateway.CreationTimestamp.Add(issuingGrace))
 	}

@@ -69,7 +69,7 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 
 	accepted := verdictOf(in.Problems, v1alpha1.ConditionAccepted, verdict{true, v1alpha1.ReasonAccepted, "the spec is valid"})
 	resolved := verdictOf(in.Problems, v1alpha1.ConditionResolvedRefs, verdict{true, v1alpha1.ReasonResolvedRefs, "every reference exists and is fit for its use"})
-	programmed := programmed(in, p, applyErr)
+	programmed := programmed(in, p, applyErr, now)
 	ready := verdict{true, v1alpha1.ReasonReady, fmt.Sprintf("%s pods serve generation %d", status.Pods, g.Generation)}
 	for _, v := range []verdict{accepted, resolved, programmed} {
 		if !v.ok {
@@ -133,7 +133,7 @@ func rank(p resolve.Problem) int {
 }
 
 // programmed says whether every ready pod runs what the spec stands for.
-func programmed(in inputs, p plan, applyErr error) verdict {
+func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 	g := in.Gateway
 	switch {
 	case applyErr != nil:
@@ -160,7 +160,7 @@ func programmed(in inputs, p plan, applyErr error) verdict {
 	case resources.Replicas(g) == 0:
 		return verdict{false, v1alpha1.ReasonNoPods, "spec.replicas is 0: nothing is served; set it to 1 or more"}
 	case p.Assignment.Candidate != nil:
-		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("pod %s tries the configuration of generation %d first", p.Assignment.CandidatePod, g.Generation)}
+		return onTrial(in, p, now)
 	}
 
 	ready := 0
@@ -198,6 +198,44 @@ func programmed(in inputs, p plan, applyErr error) verdict {
 		return verdict{false, v1alpha1.ReasonCertificateRejected, strings.Join(refused, "; ")}
 	}
 	return verdict{true, v1alpha1.ReasonProgrammed, fmt.Sprintf("all %d ready pods run generation %d", ready, g.Generation)}
+}
+
+// trialPatience is how long the pod that tries a configuration may be not ready
+// before that is what is told.
+const trialPatience = time.Minute
+
+// onTrial says how far the pod is that tries a configuration first. No other takes
+// its place while it is there, for it may be that very configuration that it fails
+// by: what keeps it has to be told.
+func onTrial(in inputs, p plan, now time.Time) verdict {
+	name := p.Assignment.CandidatePod
+	tries := fmt.Sprintf("pod %s tries the configuration of generation %d first", name, in.Gateway.Generation)
+	const remedy = "; other pods keep the former one, and another tries this when the pod is deleted"
+	i := slices.IndexFunc(in.Observed, func(pod rollout.Pod) bool { return pod.Name == name })
+	if i < 0 {
+		return verdict{false, v1alpha1.ReasonProgressing, tries}
+	}
+	observed, unknown := in.Observed[i], in.Unknown[name]
+	switch since, ready := readySince(&in.Pods[i]); {
+	case !ready && !since.IsZero() && now.Sub(since) >= trialPatience:
+		return verdict{false, v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%s, and is not ready: %s%s", tries, podWaitsFor(in.Pods[i], observed), remedy)}
+	case ready && unknown != nil && !errors.Is(unknown, observe.ErrNotYet):
+		return verdict{false, v1alpha1.ReasonAgentUnreachable, fmt.Sprintf("%s, and its agent does not answer the operator on port 8404 (a NetworkPolicy?): %v%s", tries, unknown, remedy)}
+	case observed.Status != nil && observed.Status.Waiting != "":
+		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("%s: %s", tries, observed.Status.Waiting)}
+	}
+	return verdict{false, v1alpha1.ReasonProgressing, tries}
+}
+
+// readySince says whether a pod is ready, and since when it is, or is not; zero
+// where that is not known.
+func readySince(p *corev1.Pod) (since time.Time, ready bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
+		}
+	}
+	return time.Time{}, false
 }
 
 // unready says what the pods that are not ready wait for.
