@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -396,10 +397,19 @@ func (x hsmTest) slow() {
 	measure("a member that takes 10 ms longer")
 	setMembers(x.member("a", portHalfSecond))
 	measure("a member that takes 500 ms longer")
-	setMembers(x.member("a", portA), x.member("b", portB))
 
-	// Both take connections and answer nothing. Were HAProxy's threads to wait for them, nobody would be served.
+	// One takes connections and answers nothing. Handshakes wait until its time-out, longer than those with other keys may
+	// take, and the other member signs.
+	x.change(func(p *v1alpha1.HSMPool) {
+		p.Spec.Members = []v1alpha1.HSMMember{x.member("a", portA), x.member("b", portB)}
+		p.Spec.Timeout = &metav1.Duration{Duration: 15 * time.Second}
+	})
 	x.hang("a")
+	stop := x.both("one of two members hangs", x.kept)
+	x.waitSigning("b")
+	stop()
+
+	// Both do. Were HAProxy's threads to wait for them, nobody would be served.
 	x.hang("b")
 	losing := x.kept
 	losing.patience = 5 * time.Second
@@ -412,6 +422,7 @@ func (x hsmTest) slow() {
 	}
 	x.goOn("a")
 	x.goOn("b")
+	x.change(func(p *v1alpha1.HSMPool) { p.Spec.Timeout = forSignature })
 	x.waitUnfailing()
 	waitReady(x.T, x.pool, forChange)
 }
