@@ -171,7 +171,7 @@ const (
 	ReasonGeneratorFailed      = "GeneratorFailed"
 	// ReasonGeneratorUnschedulable: its pods find no node, or are refused.
 	ReasonGeneratorUnschedulable = "GeneratorUnschedulable"
-	// ReasonNoHandshakes: one capacity after the other without any.
+	// ReasonNoHandshakes: the first capacities had none.
 	ReasonNoHandshakes = "NoHandshakes"
 	// ReasonCancelled: spec.cancel.
 	ReasonCancelled = "Cancelled"

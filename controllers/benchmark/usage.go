@@ -62,7 +62,10 @@ func AskAgents(clientOf func(gateway types.NamespacedName) *http.Client) Usages 
 // askFor so long at most. An answer has its own time, and a HAProxy that is throttled
 // answers its agent when it has got through the handshakes that wait: 64 of them take a
 // replica with a twentieth of a CPU some seconds.
-const askFor = 5 * time.Second
+const (
+	askFor     = 5 * time.Second
+	askBriefly = 2 * time.Second // in the shortest windows
+)
 
 // sample is what a pod of the gateway had used at a moment.
 type sample struct {
@@ -154,7 +157,12 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 		case now.Before(due):
 			return due.Sub(now), nil
 		}
-		taken, err := r.sample(ctx, s.measured)
+		patience := askFor
+		if which == v1alpha1.AnnotationUsageBegin { // and be there for the next
+			end, _ := moment(l, v1alpha1.AnnotationUsageEnd)
+			patience = min(askFor, max(askBriefly, end.Sub(now)))
+		}
+		taken, err := r.sample(ctx, s.measured, patience)
 		if err != nil {
 			return 0, err
 		}
@@ -171,13 +179,13 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 	return 0, nil
 }
 
-// sample all pods of a gateway at once.
-func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway) (samples, error) {
+// sample all pods of a gateway at once, and wait so long for them.
+func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway, patience time.Duration) (samples, error) {
 	pods, err := r.podsOfGateway(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	taken := samples{}
 	var mu sync.Mutex
@@ -244,7 +252,7 @@ func (u *usage) countKills(pods []corev1.Pod, l load.Load, quota float64) {
 		at := slices.IndexFunc(u.Replicas, func(r validity.Replica) bool { return r.Name == pods[i].Name })
 		if at < 0 {
 			at = len(u.Replicas)
-			u.Replicas = append(u.Replicas, validity.Replica{Name: pods[i].Name, Node: pods[i].Spec.NodeName, Quota: quota, Disturbed: true})
+			u.Replicas = append(u.Replicas, validity.Replica{Name: pods[i].Name, Node: pods[i].Spec.NodeName, Quota: quota, Disturbed: true, Silent: true})
 		}
 		if one := &u.Replicas[at]; one.OOMKills == 0 {
 			one.OOMKills = kills

@@ -49,7 +49,7 @@ func TestWhatIsKilledForLackOfMemoryIsEvidenceThoughItWasNeverSampled(t *testing
 		pod("crashed", ended("Error", time.Second), nil),
 		pod("well", nil, nil),
 	}, load.Load{Start: start.UnixNano()}, 0.05)
-	want := []validity.Replica{{Name: "sampled", OOMKills: 1}, {Name: "told", OOMKills: 3}, {Name: "away", Node: "node", Quota: 0.05, Disturbed: true, OOMKills: 2}}
+	want := []validity.Replica{{Name: "sampled", OOMKills: 1}, {Name: "told", OOMKills: 3}, {Name: "away", Node: "node", Quota: 0.05, Disturbed: true, Silent: true, OOMKills: 2}}
 	if !reflect.DeepEqual(u.Replicas, want) {
 		t.Errorf("%+v, want %+v", u.Replicas, want)
 	}

@@ -162,7 +162,7 @@ type Limits struct {
 	// Attempts at one measurement.
 	Attempts int32
 	// Failures of the generator in a row end the run, and as many capacities without a
-	// handshake.
+	// handshake at its beginning.
 	Failures int
 	// Unschedulable is how long a generator's pods may be without a node after
 	// the load was to begin. A Job ends by itself later than that, and then its
@@ -278,14 +278,14 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	if o.Gateway.Changed != "" {
 		return abort(v1alpha1.ReasonGatewayChanged, "%s; what was measured before and after is not to be compared", o.Gateway.Changed)
 	}
-	inARow, silent := 0, 0
+	inARow, silent := 0, 0 // capacities without a handshake, until there is one with some
 	for _, m := range p.Measurements {
 		r, done := o.Records[m.Name()]
-		if done && m.Phase == Capacity && m.Peer == "" && !r.failed() {
-			if r.PerSecond > 0 {
-				silent = 0
-			} else if silent++; silent >= limits.Failures {
-				return abort(v1alpha1.ReasonNoHandshakes, "%d capacities in a row had not one handshake, the last of them %s: status.points has the failures by class; correct spec.target, spec.modes or the gateway, and create another benchmark", silent, m)
+		if done && m.Phase == Capacity && m.Peer == "" && !r.failed() && silent >= 0 {
+			if silent++; r.PerSecond > 0 {
+				silent = -1 // what the gateway serves is measured, whatever else it does not
+			} else if silent >= limits.Failures {
+				return abort(v1alpha1.ReasonNoHandshakes, "the first %d capacities had not one handshake, the last of them %s: status.points has the failures by class; correct spec.target, spec.modes or the gateway, and create another benchmark", silent, m)
 			}
 		}
 		switch {

@@ -243,18 +243,25 @@ func TestAGeneratorThatFailsAgainAndAgainEndsTheRun(t *testing.T) {
 // With a wrong authority, for instance: a gateway that is in use would be at other replicas for nothing.
 func TestARunWithoutAnyHandshakeEndsEarly(t *testing.T) {
 	for name, c := range map[string]struct {
-		mute string // the modes that have no handshake; all where it is empty
-		ends bool
-	}{"no mode has any": {"", true}, "one of two has some": {"resumed", false}} {
+		serves func(capacities int) bool // after so many
+		ends   bool
+	}{"never": {func(int) bool { return false }, true},
+		"the third capacity alone": {func(n int) bool { return n == 2 }, false},
+		"the first alone":          {func(n int) bool { return n == 0 }, false}} {
 		w := newWorld([]int32{1, 2}, "full", "resumed")
+		before := map[Measurement]float64{}
 		w.capacity = func(m Measurement) float64 {
-			if c.mute == "" || m.Mode == c.mute {
-				return 0
+			m.Phase, m.Number = Capacity, 0
+			if _, known := before[m]; !known {
+				before[m] = 0
+				if c.serves(len(before) - 1) {
+					before[m] = 1000
+				}
 			}
-			return 1000
+			return before[m]
 		}
 		w.run(t)
-		if ended := strings.HasPrefix(w.final, v1alpha1.ReasonNoHandshakes+": 3 capacities in a row had not one handshake"); ended != c.ends || w.o.Gateway.Held {
+		if ended := strings.HasPrefix(w.final, v1alpha1.ReasonNoHandshakes+": the first 3 capacities had not one handshake"); ended != c.ends || w.o.Gateway.Held {
 			t.Errorf("%s: %s: %q, gateway %+v", name, w.o.Phase, w.final, w.o.Gateway)
 		}
 		if made := len(w.o.Records); c.ends != (made < len(w.plan.Measurements)) || c.ends && made > 5 {
