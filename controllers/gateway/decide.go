@@ -139,7 +139,7 @@ func lost(in inputs, revision string) bool {
 			return true
 		}
 		pair, err := keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
-		return err != nil || string(pair.Algorithm) != c.Algorithm
+		return err != nil || string(pair.Algorithm) != c.Algorithm || keypair.PoolOf(pair.Key) != c.HSMPool
 	})
 }
 

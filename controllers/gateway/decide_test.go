@@ -22,6 +22,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resolve"
@@ -265,6 +266,10 @@ func TestWhatNoPodCanServeIsNotHeld(t *testing.T) {
 		}, false},
 		{"the Secret does not have that key any more", func(in *inputs, _ plan) {
 			in.Objects.Secrets["other-tls"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("x")}}
+		}, false},
+		{"its key is in an HSM now", func(in *inputs, _ plan) {
+			web := in.Objects.Secrets["web-ecdsa-p256"]
+			in.Objects.Secrets["other-tls"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": web.Data["tls.crt"], "tls.key": keypair.Reference{Pool: "vault", Label: "other"}.PEM()}}
 		}, false},
 		{"every Secret of it is there", func(in *inputs, _ plan) { in.Objects.Secrets["other-tls"] = in.Objects.Secrets["web-ecdsa-p256"] }, true},
 		{"no listener is complete", func(in *inputs, _ plan) { in.Model.Ports = nil }, true},

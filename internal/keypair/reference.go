@@ -136,6 +136,14 @@ func (k *ReferencedKey) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, erro
 	return nil, fmt.Errorf("%w (pool %q, label %q): what signs with it asks the pool", ErrInHSM, k.Pool, k.Label)
 }
 
+// PoolOf is the HSMPool that a private key lies in; empty where it lies in none.
+func PoolOf(key crypto.Signer) string {
+	if k, ok := key.(*ReferencedKey); ok {
+		return k.Pool
+	}
+	return ""
+}
+
 // mostRSABits of a key that the PKCS #11 module serves (crypto/pkcs11/src/spki.rs).
 const mostRSABits = 8192
 

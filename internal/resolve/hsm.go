@@ -1,14 +1,12 @@
 package resolve
 
 import (
-	"crypto"
 	"fmt"
 	"slices"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/hsmpool"
-	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
 )
 
@@ -61,14 +59,6 @@ func (r *resolver) unusableHSM(c model.Certificate) *Problem {
 			Message: fmt.Sprintf("its private key lies in HSMPool %q, which cannot be used: see the gateway's own condition ResolvedRefs", c.HSMPool)}
 	}
 	return nil
-}
-
-// poolOf is the HSMPool that a private key lies in, if it does.
-func poolOf(key crypto.Signer) string {
-	if r, ok := key.(*keypair.ReferencedKey); ok {
-		return r.Pool
-	}
-	return ""
 }
 
 // usesHSM says whether any private key lies in an HSM.

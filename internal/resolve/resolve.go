@@ -259,7 +259,7 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 	}
 	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
 	return model.Certificate{
-		Secret: s.Name, Algorithm: pair.Algorithm, HSMPool: poolOf(pair.Key), PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: keypair.NeedsProvider(pair.Chain...),
+		Secret: s.Name, Algorithm: pair.Algorithm, HSMPool: keypair.PoolOf(pair.Key), PostQuantum: algorithm.Family == algorithms.PostQuantum, Provider: keypair.NeedsProvider(pair.Chain...),
 		HandshakeSchemes: pair.HandshakeSchemes(r.accepted), ChainSchemes: chain,
 		SerialNumber: pair.SerialNumber(), NotAfter: leaf.NotAfter.Unix(),
 	}, warnings, nil
