@@ -317,7 +317,8 @@ impl Member {
     /// Has a worker take a job, if there is any that may come to it.
     fn enqueue(&self, job: &Arc<Job>) -> Result<()> {
         let mut queue = lock(&self.queue);
-        if queue.stopping || queue.state == State::Down && queue.idle == 0 {
+        // One that has yet to begin may be long over a login: it is waited for.
+        if queue.stopping || queue.state == State::Down && queue.failures > 0 && queue.idle == 0 {
             return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
         }
         queue.jobs.push_back(job.clone());

@@ -25,7 +25,7 @@ pub struct Status {
     pub failures: u64,
     /// Those of them that another member was asked for then.
     pub failovers: u64,
-    /// Of the signatures that it made, as callers saw it: waiting for a session included.
+    /// Of the signatures that it made: waiting for a session included.
     pub latency: Latency,
     /// The last failure, whenever that was; empty if there was none.
     pub last_error: String,
