@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/version"
 )
 
@@ -238,9 +239,17 @@ metrics:
 	if monitor.GetLabels()["release"] != "prometheus" {
 		t.Errorf("labels %v", monitor.GetLabels())
 	}
-	pods := get[*unstructured.Unstructured](r, "PodMonitor qtls-system/qtls-gateways")
-	if names, _, _ := unstructured.NestedStringSlice(pods.Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(names, []string{"one"}) {
-		t.Errorf("the PodMonitor looks into %v, want the namespaces that are served", names)
+	for monitor, labels := range map[string]map[string]string{
+		"qtls-gateways": {"app.kubernetes.io/name": "qtls-gateway"},
+		"qtls-hsm":      resources.HsmdSelector("pool", "member"),
+	} {
+		pods := get[*unstructured.Unstructured](r, "PodMonitor qtls-system/"+monitor)
+		if names, _, _ := unstructured.NestedStringSlice(pods.Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(names, []string{"one"}) {
+			t.Errorf("%s looks into %v, want the namespaces that are served", monitor, names)
+		}
+		if selected, _, _ := unstructured.NestedStringMap(pods.Object, "spec", "selector", "matchLabels"); !isSubset(selected, labels) {
+			t.Errorf("%s selects %v, the pods have %v", monitor, selected, labels)
+		}
 	}
 	if n := render(t, "metrics: {service: {enabled: false}}").count("Service"); n != 0 {
 		t.Error("a Service in spite of metrics.service.enabled=false")
