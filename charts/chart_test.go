@@ -240,7 +240,7 @@ metrics:
 		t.Errorf("labels %v", monitor.GetLabels())
 	}
 	for monitor, labels := range map[string]map[string]string{
-		"qtls-gateways": {"app.kubernetes.io/name": "qtls-gateway"},
+		"qtls-gateways": resources.Selector("gateway"),
 		"qtls-hsm":      resources.HsmdSelector("pool", "member"),
 	} {
 		pods := get[*unstructured.Unstructured](r, "PodMonitor qtls-system/"+monitor)
