@@ -1,5 +1,5 @@
-// Command testrun runs the project's test suites, one after the other but where
-// one computes while another waits, shows how far it is, and sums up: a table,
+// Command testrun runs the project's test suites, one after the other, and beside
+// them, one after the other, those that use a cluster; shows how far it is, and sums up: a table,
 // the output of what failed, and a last line `N passed, N failed`. The exit code
 // is 1 when anything failed.
 //
@@ -71,35 +71,36 @@ func choose(all []suite, names []string) ([]suite, error) {
 	return chosen, nil
 }
 
-// runSuites runs suites one after the other, but for those that run beside
-// another. The results are in the order of the suites.
+// runSuites runs suites in two rows, each one after the other: those that use the
+// cluster, and those that do not. The results are in the order of the suites.
 func runSuites(ctx context.Context, chosen []suite, out *os.File) []result {
 	results := make([]result, len(chosen))
-	run := func(i int) {
-		fmt.Fprintf(out, "==> %s\n", chosen[i].name)
-		start := time.Now()
-		results[i] = runSuite(ctx, chosen[i], out)
-		results[i].elapsed = time.Since(start)
+	begun := map[string]chan struct{}{} // closed when the suite of that name begins, or never will
+	for _, s := range chosen {
+		begun[s.name] = make(chan struct{})
 	}
-	isChosen := func(name string) bool {
-		return slices.ContainsFunc(chosen, func(s suite) bool { return s.name == name })
-	}
-	for i, s := range chosen {
-		if isChosen(s.beside) {
-			continue
-		}
-		var besides sync.WaitGroup
-		for j, other := range chosen {
-			if other.beside == s.name {
-				besides.Go(func() { run(j) })
+	row := func(cluster bool) {
+		for i, s := range chosen {
+			if s.cluster != cluster {
+				continue
 			}
-		}
-		run(i)
-		besides.Wait()
-		if ctx.Err() != nil {
-			break
+			if earlier, ok := begun[s.notBefore]; ok {
+				<-earlier
+			}
+			close(begun[s.name])
+			if ctx.Err() != nil {
+				continue
+			}
+			fmt.Fprintf(out, "==> %s\n", s.name)
+			start := time.Now()
+			results[i] = runSuite(ctx, s, out)
+			results[i].elapsed = time.Since(start)
 		}
 	}
+	var rows sync.WaitGroup
+	rows.Go(func() { row(true) })
+	rows.Go(func() { row(false) })
+	rows.Wait()
 	return slices.DeleteFunc(results, func(r result) bool { return r.suite == "" }) // not come to
 }
 

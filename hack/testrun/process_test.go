@@ -142,20 +142,55 @@ func TestAStepRunsBesideThoseAfterIt(t *testing.T) {
 	}
 }
 
-func TestASuiteRunsBesideAnother(t *testing.T) {
+func TestSuitesOfTheClusterRunBesideTheOthers(t *testing.T) {
 	one, other := rendezvous(t)
-	waits := suite{name: "waits", beside: "computes", steps: []step{{name: "1", command: one, timeout: time.Minute}}}
-	computes := suite{name: "computes", steps: []step{{name: "2", command: other, timeout: time.Minute}}}
+	onCluster := suite{name: "e2e", cluster: true, notBefore: "crypto", steps: []step{{name: "1", command: one, timeout: time.Minute}}}
+	crypto := suite{name: "crypto", steps: []step{{name: "2", command: other, timeout: time.Minute}}}
 	fails := suite{name: "fails", steps: []step{{name: "3", command: []string{"false"}, timeout: time.Minute}}}
-	results := runSuites(t.Context(), []suite{fails, waits, computes}, devNull(t))
+	results := runSuites(t.Context(), []suite{fails, onCluster, crypto}, devNull(t))
 	if len(results) != 3 || results[0].suite != "fails" || len(results[0].failures) != 1 ||
-		results[1].suite != "waits" || results[1].passed != 1 || results[2].suite != "computes" || results[2].passed != 1 {
+		results[1].suite != "e2e" || results[1].passed != 1 || results[2].suite != "crypto" || results[2].passed != 1 {
 		t.Errorf("got %+v", results)
 	}
 	// Without the other it is one as any.
-	alone := suite{name: "waits", beside: "computes", steps: []step{{name: "1", command: []string{"true"}, timeout: time.Minute}}}
+	alone := suite{name: "e2e", cluster: true, notBefore: "crypto", steps: []step{{name: "1", command: []string{"true"}, timeout: time.Minute}}}
 	if results := runSuites(t.Context(), []suite{alone, fails}, devNull(t)); len(results) != 2 || results[0].passed != 1 {
 		t.Errorf("alone: got %+v", results)
+	}
+}
+
+// There is one cluster, and what a suite must not begin before may come last.
+func TestSuitesOfTheClusterRunOneAfterTheOther(t *testing.T) {
+	folder := t.TempDir()
+	inTurn := func(name, script string) step {
+		return step{name: name, command: []string{"sh", "-ec", "cd " + folder + "; " + script}, timeout: time.Minute}
+	}
+	results := runSuites(t.Context(), []suite{
+		{name: "cluster", cluster: true, notBefore: "unit", steps: []step{inTurn("1", "test -e before; mkdir up; sleep 0.3; rmdir up")}},
+		{name: "e2e", cluster: true, notBefore: "crypto", steps: []step{inTurn("2", "test -e between; mkdir up; rmdir up")}},
+		{name: "lint", steps: []step{inTurn("3", "touch before")}},
+		{name: "unit", steps: []step{inTurn("4", "touch between")}},
+		{name: "crypto", steps: []step{inTurn("5", "true")}},
+	}, devNull(t))
+	if len(results) != 5 {
+		t.Errorf("got %+v", results)
+	}
+	for _, r := range results {
+		if r.passed != 1 || len(r.failures) != 0 {
+			t.Errorf("%s: got %+v", r.suite, r)
+		}
+	}
+}
+
+func TestAnInterruptEndsBothRows(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	waits := []suite{
+		{name: "e2e", cluster: true, notBefore: "crypto", steps: []step{{name: "1", command: []string{"true"}, timeout: time.Minute}}},
+		{name: "crypto", steps: []step{{name: "2", command: []string{"true"}, timeout: time.Minute}}},
+	}
+	if results := runSuites(ctx, waits, devNull(t)); len(results) != 0 {
+		t.Errorf("got %+v", results)
 	}
 }
 

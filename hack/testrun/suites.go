@@ -18,9 +18,12 @@ type suite struct {
 	steps   []step
 	// byName keeps it out of a run of everything.
 	byName bool
-	// beside names a suite: when that is chosen too, this one runs while it does.
-	// One of the two waits for most of its time.
-	beside string
+	// cluster has it use the machine's cluster, of which there is one, and wait for
+	// most of its time: such suites run one after the other, beside those without.
+	cluster bool
+	// notBefore names a suite: when that is chosen too, this one, of a cluster,
+	// begins when that does at the earliest.
+	notBefore string
 }
 
 // A preparation is what a suite needs before its first step: a command whose
@@ -97,7 +100,7 @@ func suites(set settings) []suite {
 		{name: "chart", prepare: []preparation{helm}, steps: []step{
 			goTest(".", "-tags=chart", "./charts/..."),
 		}},
-		{name: "cluster", beside: "crypto", steps: []step{smoke}},
+		{name: "cluster", cluster: true, notBefore: "unit", steps: []step{smoke}},
 		{name: "browser", prepare: []preparation{chromium}, steps: []step{
 			goTest(".", append([]string{"-count=1", "-tags=browser", "-run=InABrowser"}, packagesWithTag("browser")...)...),
 		}},
@@ -117,7 +120,7 @@ func suites(set settings) []suite {
 			check("keys in HSMs with the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("resumption in the gateway's HAProxy", "go", "-C", "hack/images", "run", ".", "handshake", "resumption", "--rounds", "2", "--handshakes", "20"),
 		}},
-		{name: "e2e", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
+		{name: "e2e", cluster: true, notBefore: "crypto", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
 		{name: "asan", byName: true, prepare: []preparation{asanProvider}, steps: []step{
 			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
 			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
