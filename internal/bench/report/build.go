@@ -418,11 +418,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 		}
 	}
 	for _, p := range Percentiles {
-		q, err := percentile(all.Handshake, chosen, p)
-		if err != nil {
-			return nil, err
-		}
-		l.Percentiles = append(l.Percentiles, q)
+		l.Percentiles = append(l.Percentiles, percentile(all.Handshake, chosen, p))
 	}
 	if all.Server.Count() > 0 {
 		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
@@ -434,7 +430,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 // percentile of all repetitions together. Handshakes of one repetition are not
 // independent of each other, so the interval is at least that over the repetitions'
 // own percentiles.
-func percentile(all *shard.Histogram, repetitions []Measurement, p float64) (stats.Percentile, error) {
+func percentile(all *shard.Histogram, repetitions []Measurement, p float64) stats.Percentile {
 	q := stats.PercentileOf(all, p)
 	var each []float64
 	for _, m := range repetitions {
@@ -446,17 +442,17 @@ func percentile(all *shard.Histogram, repetitions []Measurement, p float64) (sta
 			each = append(each, one.Handshake.Percentile(p).Seconds())
 		}
 	}
-	if !q.Available() || len(each) < 2 {
-		return q, nil
+	if !q.Available() {
+		return q
 	}
-	e, err := stats.Mean(each)
-	if err != nil {
-		return q, err
+	if i := stats.Around(q.Value.Seconds(), each); i != nil {
+		// No time is outside of what a histogram keeps.
+		of := func(seconds float64) time.Duration {
+			return time.Duration(min(max(seconds, time.Microsecond.Seconds()), shard.Longest.Seconds()) * float64(time.Second))
+		}
+		q.Low, q.High = min(q.Low, of(i.Low)), max(q.High, of(i.High))
 	}
-	of := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
-	// No time is below the least that a histogram has.
-	q.Low, q.High = max(time.Microsecond, min(q.Low, of(e.Interval.Low))), max(q.High, of(e.Interval.High))
-	return q, nil
+	return q
 }
 
 // samples of a mode's valid measurements of capacity.

@@ -484,7 +484,7 @@ func classes(failures map[string]int64) []string {
 
 // method says how to read the figures.
 var method = []string{
-	"Intervals are at 95 %: Student's t over repetitions for means, on logarithms and paired within repetitions for efficiencies and for ratios to another server, the wider of ranks and of Student's t over repetitions for percentiles, and of a bootstrap for the fitted law.",
+	"Intervals are at 95 %. Times, rates and ratios are above 0 and vary by factors, so theirs are Student's t over repetitions on logarithms: as many times above the figure as below it, and very wide of two repetitions. For efficiencies and for ratios to another server it is of pairs within repetitions; for percentiles, the wider of that and of ranks; for the fitted law, of a bootstrap.",
 	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. Where one is missing, the table has how many samples there are of those that it needs.",
 	"Capacity is measured in a closed loop, latency at a fixed rate below it. An invalid point says why; it is no result, and no curve or threshold uses it.",
 	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",

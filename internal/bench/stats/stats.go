@@ -40,14 +40,28 @@ func Mean(samples []float64) (Estimate, error) {
 	return e, nil
 }
 
-// Amount is the Mean of what cannot be below 0, as a time or a rate: its interval is
-// cut off there.
+// Amount is the mean of samples of what is above 0, as a time, a rate or a cost, with
+// the interval Around it.
 func Amount(samples []float64) (Estimate, error) {
-	e, err := Mean(samples)
-	if e.Interval != nil {
-		e.Interval.Low = max(0, e.Interval.Low)
+	if err := finite(samples); err != nil {
+		return Estimate{}, err
 	}
-	return e, err
+	mean, _ := meanAndError(samples)
+	return Estimate{Value: mean, Interval: Around(mean, samples), N: len(samples)}, nil
+}
+
+// Around is the interval of an estimate of what is above 0 that was measured as
+// samples. What disturbs a time or a rate does so by a factor, and has more room above
+// than below: the interval is Student's t on logarithms, as many times above the
+// estimate as below it. It is nil where there are fewer than two samples, or one that
+// is not above 0 and has no logarithm.
+func Around(estimate float64, samples []float64) *Interval {
+	if len(samples) < 2 || positive(samples) != nil {
+		return nil
+	}
+	_, se := meanAndError(logarithms(samples))
+	factor := math.Exp(tQuantile(float64(len(samples)-1)) * se)
+	return &Interval{estimate / factor, estimate * factor}
 }
 
 // PairedRatio is the mean ratio of two figures that were measured side by side,

@@ -83,25 +83,59 @@ func TestIntervalsAreThoseOfStudentsOwnData(t *testing.T) {
 	near(t, "degrees of freedom", welch(se1, 10, se2, 10), 17.776, 5e-4)
 }
 
-// Two times that are far apart say little; not that one may be less than none.
-func TestAnAmountIsNotBelowZero(t *testing.T) {
-	mean, err := Mean([]float64{1, 3})
-	if err != nil || mean.Interval.Low >= 0 {
-		t.Fatalf("%+v, %v: want a mean whose interval is below 0", mean, err)
+// R: x <- exp(sleep$extra[1:10] - sleep$extra[11:20]); mean(x) is 0.3176132, and
+// t.test(log(x)) has the half width 0.8798858.
+func TestAnAmountsIntervalIsStudentsOnLogarithms(t *testing.T) {
+	var ratios []float64
+	for i := range drug1 {
+		ratios = append(ratios, math.Exp(drug1[i]-drug2[i]))
 	}
+	amount, err := Amount(ratios)
+	if err != nil || amount.N != 10 {
+		t.Fatalf("%+v, %v", amount, err)
+	}
+	near(t, "mean", amount.Value, 0.3176132, 1e-6)
+	near(t, "low", amount.Interval.Low, 0.3176132*math.Exp(-0.8798858), 1e-6)
+	near(t, "high", amount.Interval.High, 0.3176132*math.Exp(0.8798858), 1e-6)
+}
+
+// Two times that are far apart say little; not that one may be none, or less. By hand:
+// t with one degree of freedom is tan(0.475 pi) = 12.7062, the standard error ln(3)/2.
+func TestAnAmountIsAboveZero(t *testing.T) {
 	amount, err := Amount([]float64{1, 3})
-	if err != nil || amount.Value != 2 || *amount.Interval != (Interval{0, mean.Interval.High}) {
-		t.Errorf("%+v, %v", amount, err)
+	if err != nil || amount.Value != 2 {
+		t.Fatalf("%+v, %v", amount, err)
 	}
-	amount, err = Amount([]float64{10, 10.2})
-	if err != nil || amount.Interval.Low <= 8 {
-		t.Errorf("%+v, %v: an interval above 0 is not cut off", amount, err)
+	near(t, "times below", 2/amount.Interval.Low, 1074.48, 0.01)
+	near(t, "times above", amount.Interval.High/2, 1074.48, 0.01)
+	// In another unit it is the same.
+	thousandfold, err := Amount([]float64{1000, 3000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "low in another unit", thousandfold.Interval.Low, 1000*amount.Interval.Low, 1e-9)
+	// Where errors are small, it is the interval of the mean.
+	small := []float64{99.9, 100, 100.2, 99.8, 100.1}
+	amount, err = Amount(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mean, err := Mean(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "low of small errors", amount.Interval.Low, mean.Interval.Low, 1e-3)
+	near(t, "high of small errors", amount.Interval.High, mean.Interval.High, 1e-3)
+	// None has no logarithm.
+	if amount, err = Amount([]float64{0, 4}); err != nil || amount.Value != 2 || amount.Interval != nil || amount.N != 2 {
+		t.Errorf("%+v, %v", amount, err)
 	}
 }
 
 func TestOneMeasurementHasNoInterval(t *testing.T) {
 	for name, e := range map[string]func() (Estimate, error){
 		"mean":   func() (Estimate, error) { return Mean([]float64{6}) },
+		"amount": func() (Estimate, error) { return Amount([]float64{6}) },
 		"paired": func() (Estimate, error) { return PairedRatio([]float64{6}, []float64{1}) },
 		"ratio":  func() (Estimate, error) { return Ratio([]float64{12, 3}, []float64{1}) },
 	} {
@@ -113,9 +147,13 @@ func TestOneMeasurementHasNoInterval(t *testing.T) {
 }
 
 func TestEqualMeasurementsHaveAnIntervalWithoutWidth(t *testing.T) {
-	e, err := Ratio([]float64{2, 2}, []float64{1, 1})
-	if err != nil || e.Value != 2 || *e.Interval != (Interval{2, 2}) {
-		t.Errorf("%+v, %v", e, err)
+	for name, f := range map[string]func() (Estimate, error){
+		"ratio":  func() (Estimate, error) { return Ratio([]float64{2, 2}, []float64{1, 1}) },
+		"amount": func() (Estimate, error) { return Amount([]float64{2, 2, 2}) },
+	} {
+		if e, err := f(); err != nil || e.Value != 2 || *e.Interval != (Interval{2, 2}) {
+			t.Errorf("%s: %+v, %v", name, e, err)
+		}
 	}
 }
 
@@ -124,6 +162,7 @@ func TestSamplesThatAreNone(t *testing.T) {
 		"no samples":   func() (Estimate, error) { return Mean(nil) },
 		"sample NaN":   func() (Estimate, error) { return Mean([]float64{1, math.NaN()}) },
 		"sample +Inf":  func() (Estimate, error) { return Mean([]float64{math.Inf(1)}) },
+		"sample -Inf":  func() (Estimate, error) { return Amount([]float64{1, math.Inf(-1)}) },
 		"2 and 1":      func() (Estimate, error) { return PairedRatio([]float64{1, 2}, []float64{1}) },
 		"sample 0":     func() (Estimate, error) { return PairedRatio([]float64{1, 2}, []float64{1, 0}) },
 		"sample -1":    func() (Estimate, error) { return Ratio([]float64{1, -1}, []float64{1, 1}) },
