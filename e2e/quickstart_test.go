@@ -135,11 +135,37 @@ func TestSamples(t *testing.T) {
 				waitAll(t, objects)
 			}
 			result(t, "%d objects, as they shall be after %.1f s", len(objects), time.Since(start).Seconds())
+			if filepath.Base(file) == "client-auth.yaml" {
+				n.partners()
+			}
 			for _, o := range objects {
 				remove(t, o)
 			}
 		})
 	}
+}
+
+// partners are let in with the certificates that the sample makes for them, and not with a server's.
+func (n namespace) partners() {
+	n.Helper()
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "partners"}}
+	waitReady(n.T, g, forReady)
+	r := request{address: address(g, 443), name: "partners.example.com", ca: n.give("partners.pem", n.trusted(g))}
+	as := func(secret string) request {
+		s := &corev1.Secret{}
+		if err := cluster.Get(n.Context(), client.ObjectKey{Namespace: n.name, Name: secret}, s); err != nil {
+			n.Fatal(err)
+		}
+		r := r
+		r.cert, r.key = n.give(secret+".pem", s.Data[corev1.TLSCertKey]), n.give(secret+".key", s.Data[corev1.TLSPrivateKeyKey])
+		return r
+	}
+	for _, secret := range []string{"partner-ml-dsa-65", "partner-ecdsa-p256"} {
+		n.waitServed(openssl35, as(secret))
+		result(n.T, "with the certificate of Secret %s: %s", secret, n.mustServe(openssl35, as(secret)))
+	}
+	n.mustRefuse(openssl35, r)
+	n.mustRefuse(openssl35, as("partners-ml-dsa-65"))
 }
 
 // waitAll waits until those of the objects that have a condition Ready are.

@@ -107,6 +107,7 @@ spec:
   ipAddresses: [192.0.2.1]
   commonName: www.example.com
   isCA: false
+  usages: [ServerAuth, ClientAuth]
   duration: 48h
   renewBefore: 24h
   algorithms: [ML-DSA-65, ECDSA-P256]

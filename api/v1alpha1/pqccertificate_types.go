@@ -35,7 +35,8 @@ type PQCCertificate struct {
 
 // PQCCertificateSpec is what a user asks of a certificate.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one"
+// +kubebuilder:validation:XValidation:rule="has(self.isCA) && self.isCA ? has(self.commonName) : (has(self.dnsNames) || has(self.ipAddresses) || (has(self.commonName) && has(self.usages) && !('ServerAuth' in self.usages)))",message="dnsNames or ipAddresses: a server certificate needs at least one name; commonName: a CA certificate (isCA) needs one, and a client's (usages) that has no other name"
+// +kubebuilder:validation:XValidation:rule="!(has(self.isCA) && self.isCA && has(self.usages))",message="usages: not of a CA certificate (isCA), which is for what it signs"
 // +kubebuilder:validation:XValidation:rule="!has(self.renewBefore) || duration(self.renewBefore) < (has(self.duration) ? duration(self.duration) : duration('2160h'))",message="renewBefore: must be shorter than duration (default 2160h)"
 // +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || self.keyStorage.type != 'HSM' || self.algorithms.all(a, a in ['ML-DSA-44','ML-DSA-65','ML-DSA-87','ECDSA-P256','ECDSA-P384','RSA-2048','RSA-3072','RSA-4096'])",message="algorithms: HSMs have ML-DSA, ECDSA and RSA; the OpenSSL provider's need keyStorage.type Secret"
 // +kubebuilder:validation:XValidation:rule="!has(self.keyStorage) || !has(self.keyStorage.existingKeys) || self.keyStorage.existingKeys.all(k, k.algorithm in self.algorithms)",message="keyStorage.existingKeys: each of an algorithm in algorithms"
@@ -70,6 +71,15 @@ type PQCCertificateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="isCA: immutable; create another PQCCertificate"
 	IsCA bool `json:"isCA,omitempty"`
 
+	// usages: whether the certificate's holder proves with it who it is as a server
+	// (ServerAuth), as a client (ClientAuth), or as both: its extended key usages
+	// (RFC 5280, 4.2.1.12). Default: ServerAuth.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	Usages []CertificateUsage `json:"usages,omitempty"`
+
 	// duration of validity.
 	// +optional
 	// +kubebuilder:default="2160h"
@@ -102,6 +112,18 @@ type PQCCertificateSpec struct {
 	// +kubebuilder:default={type: "Secret"}
 	KeyStorage KeyStorage `json:"keyStorage,omitzero"`
 }
+
+// CertificateUsage is what a certificate proves.
+// +kubebuilder:validation:Enum=ServerAuth;ClientAuth
+type CertificateUsage string
+
+const (
+	// UsageServerAuth is for TLS servers, such as a gateway's listeners.
+	UsageServerAuth CertificateUsage = "ServerAuth"
+	// UsageClientAuth is for TLS clients, such as those of a listener with
+	// clientAuthentication or of an hsmd.
+	UsageClientAuth CertificateUsage = "ClientAuth"
+)
 
 // KeyStorageType says where private keys lie.
 // +kubebuilder:validation:Enum=Secret;HSM

@@ -1293,6 +1293,11 @@ func (in *PQCCertificateSpec) DeepCopyInto(out *PQCCertificateSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Usages != nil {
+		in, out := &in.Usages, &out.Usages
+		*out = make([]CertificateUsage, len(*in))
+		copy(*out, *in)
+	}
 	if in.Duration != nil {
 		in, out := &in.Duration, &out.Duration
 		*out = new(v1.Duration)

@@ -100,10 +100,6 @@ func buildRequest(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, r
 			return nil, err
 		}
 	}
-	usages := []cmapi.KeyUsage{cmapi.UsageDigitalSignature, cmapi.UsageServerAuth}
-	if r.IsCA {
-		usages = []cmapi.KeyUsage{cmapi.UsageCertSign, cmapi.UsageCRLSign}
-	}
 	return &cmapi.CertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       c.Namespace,
@@ -117,7 +113,7 @@ func buildRequest(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, r
 			IssuerRef: cmmeta.IssuerReference{Name: r.Issuer.Name, Kind: r.Issuer.Kind, Group: r.Issuer.Group},
 			Request:   request,
 			IsCA:      r.IsCA,
-			Usages:    usages,
+			Usages:    r.keyUsages(),
 		},
 	}, nil
 }

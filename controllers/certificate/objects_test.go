@@ -65,6 +65,46 @@ func TestRequestsAsOurIssuersAndOthersTakeThem(t *testing.T) {
 	}
 }
 
+func TestRequestsOfClients(t *testing.T) {
+	key, err := pki.GenerateKey("ECDSA-P256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		usages []v1alpha1.CertificateUsage
+		want   []cmapi.KeyUsage
+	}{
+		{nil, []cmapi.KeyUsage{"digital signature", "server auth"}},
+		{[]v1alpha1.CertificateUsage{"ServerAuth"}, []cmapi.KeyUsage{"digital signature", "server auth"}},
+		{[]v1alpha1.CertificateUsage{"ClientAuth"}, []cmapi.KeyUsage{"digital signature", "client auth"}},
+		{[]v1alpha1.CertificateUsage{"ServerAuth", "ClientAuth"}, []cmapi.KeyUsage{"digital signature", "server auth", "client auth"}},
+	} {
+		certificate := web()
+		certificate.Spec.Usages = c.usages
+		cr, err := buildRequest(certificate, "ECDSA-P256", 1, 1, recordOf(certificate, "ECDSA-P256"), key)
+		if err != nil || !slices.Equal(cr.Spec.Usages, c.want) {
+			t.Errorf("%v: asks for %v, %v; want %v", c.usages, cr.Spec.Usages, err, c.want)
+		}
+	}
+}
+
+// To say what is so by default, or in another order, issues nothing anew.
+func TestUsagesAreASet(t *testing.T) {
+	with := func(usages ...v1alpha1.CertificateUsage) record {
+		c := web()
+		c.Spec.Usages = usages
+		return recordOf(c, "ML-DSA-65")
+	}
+	for _, same := range [][2]record{
+		{with(), with("ServerAuth")},
+		{with("ClientAuth", "ServerAuth"), with("ServerAuth", "ClientAuth")},
+	} {
+		if changes := same[0].changes(same[1]); len(changes) != 0 {
+			t.Errorf("%v and %v differ in %v", same[0].Usages, same[1].Usages, changes)
+		}
+	}
+}
+
 func TestRequestsOfAuthorities(t *testing.T) {
 	key, err := pki.GenerateKey("ECDSA-P256")
 	if err != nil {

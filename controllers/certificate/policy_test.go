@@ -163,6 +163,7 @@ func TestRecordsFollowTheSpec(t *testing.T) {
 		"dnsNames":    func(s *v1alpha1.PQCCertificateSpec) { s.DNSNames = s.DNSNames[:1] },
 		"ipAddresses": func(s *v1alpha1.PQCCertificateSpec) { s.IPAddresses = nil },
 		"isCA":        func(s *v1alpha1.PQCCertificateSpec) { s.IsCA = true },
+		"usages":      func(s *v1alpha1.PQCCertificateSpec) { s.Usages = []v1alpha1.CertificateUsage{"ClientAuth"} },
 		"duration":    func(s *v1alpha1.PQCCertificateSpec) { s.Duration = &metav1.Duration{Duration: time.Hour} },
 		"issuerRef":   func(s *v1alpha1.PQCCertificateSpec) { s.IssuerRef.Kind = "ClusterIssuer" },
 		"keyStorage": func(s *v1alpha1.PQCCertificateSpec) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -20,7 +21,9 @@ type record struct {
 	DNSNames    []string                 `json:"dnsNames,omitempty"`
 	IPAddresses []string                 `json:"ipAddresses,omitempty"`
 	IsCA        bool                     `json:"isCA,omitempty"`
-	Duration    metav1.Duration          `json:"duration"`
+	// Usages in order; nil: a server's alone, or a CA's.
+	Usages   []v1alpha1.CertificateUsage `json:"usages,omitempty"`
+	Duration metav1.Duration             `json:"duration"`
 	Issuer      v1alpha1.IssuerReference `json:"issuerRef"`
 	// HSM is the HSMPool that the key lies in; empty: it lies in the Secret.
 	HSM string `json:"hsm,omitempty"`
@@ -51,6 +54,9 @@ func recordOf(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm) recor
 	}
 	if c.Spec.Duration != nil {
 		r.Duration = *c.Spec.Duration
+	}
+	if usages := slices.Sorted(slices.Values(c.Spec.Usages)); !slices.Equal(usages, []v1alpha1.CertificateUsage{v1alpha1.UsageServerAuth}) {
+		r.Usages = usages
 	}
 	for _, n := range c.Spec.DNSNames {
 		r.DNSNames = append(r.DNSNames, string(n))
@@ -93,6 +99,7 @@ func (r record) changes(want record) []string {
 		{"dnsNames", slices.Equal(r.DNSNames, want.DNSNames)},
 		{"ipAddresses", slices.Equal(r.IPAddresses, want.IPAddresses)},
 		{"isCA", r.IsCA == want.IsCA},
+		{"usages", slices.Equal(r.Usages, want.Usages)},
 		{"duration", r.Duration == want.Duration},
 		{"issuerRef", r.Issuer == want.Issuer},
 		{"keyStorage", r.HSM == want.HSM && r.Key == want.Key},
@@ -108,6 +115,21 @@ func (r record) changes(want record) []string {
 // annotation qtls.dev/renew away asks for nothing.
 func (r record) fulfils(want record) bool {
 	return len(r.changes(want)) == 0 && (want.Renew == "" || r.Renew == want.Renew)
+}
+
+// keyUsages are those that a CertificateRequest asks for.
+func (r record) keyUsages() []cmapi.KeyUsage {
+	if r.IsCA {
+		return []cmapi.KeyUsage{cmapi.UsageCertSign, cmapi.UsageCRLSign}
+	}
+	usages := []cmapi.KeyUsage{cmapi.UsageDigitalSignature}
+	if len(r.Usages) == 0 || slices.Contains(r.Usages, v1alpha1.UsageServerAuth) {
+		usages = append(usages, cmapi.UsageServerAuth)
+	}
+	if slices.Contains(r.Usages, v1alpha1.UsageClientAuth) {
+		usages = append(usages, cmapi.UsageClientAuth)
+	}
+	return usages
 }
 
 func (r record) names() pki.Names {
