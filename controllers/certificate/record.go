@@ -17,14 +17,14 @@ import (
 // everything that is made for it, so that a change of the spec is seen by
 // comparing, whatever an issuer made of it.
 type record struct {
-	CommonName  string                   `json:"commonName,omitempty"`
-	DNSNames    []string                 `json:"dnsNames,omitempty"`
-	IPAddresses []string                 `json:"ipAddresses,omitempty"`
-	IsCA        bool                     `json:"isCA,omitempty"`
+	CommonName  string   `json:"commonName,omitempty"`
+	DNSNames    []string `json:"dnsNames,omitempty"`
+	IPAddresses []string `json:"ipAddresses,omitempty"`
+	IsCA        bool     `json:"isCA,omitempty"`
 	// Usages in order; nil: a server's alone, or a CA's.
 	Usages   []v1alpha1.CertificateUsage `json:"usages,omitempty"`
 	Duration metav1.Duration             `json:"duration"`
-	Issuer      v1alpha1.IssuerReference `json:"issuerRef"`
+	Issuer   v1alpha1.IssuerReference    `json:"issuerRef"`
 	// HSM is the HSMPool that the key lies in; empty: it lies in the Secret.
 	HSM string `json:"hsm,omitempty"`
 	// Key is the label of the key there that is to be used; empty: one is made.
