@@ -29,6 +29,7 @@ import (
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/testenv/refusal"
 )
 
 // forRun is how long a small benchmark may take: many times its plan, for a machine may be busy with other things.
@@ -217,7 +218,8 @@ func (n namespace) reportOf(b *v1alpha1.QTLSBenchmark) report.Report {
 }
 
 // A benchmark as a user runs it, on a copy. How fast the machine is, and whether it is idle enough for a result, is not
-// looked at: that each measurement is made, counted and judged.
+// looked at: that each measurement is made, counted and judged, and that what is refused is so for a reason that its own
+// figures bear out. What is a result has the efficiency that follows.
 func TestBenchmark(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
@@ -257,6 +259,7 @@ func TestBenchmark(t *testing.T) {
 		}
 		result(t, "%s: %s handshakes/s, mean %s, invalid because of %q", name, p.HandshakesPerSecond.Mean, p.Latency.Mean.Duration, p.InvalidBecause)
 	}
+	n.judgedFairly(b, r)
 	resumed := int64(0)
 	for name, one := range n.recorded(b) {
 		for _, h := range one.Handshakes {
@@ -301,6 +304,37 @@ func TestBenchmark(t *testing.T) {
 		}
 		return true, ""
 	})
+}
+
+// judgedFairly checks that no capacity is refused without cause, on however busy a machine, and that those which are not
+// give an efficiency.
+func (n namespace) judgedFairly(b *v1alpha1.QTLSBenchmark, r report.Report) {
+	n.Helper()
+	if why := refusal.Unobserved(r); why != "" {
+		n.Error(why)
+	}
+	valid := map[string]int{} // capacities, by mode
+	for _, p := range r.Points {
+		for _, reason := range refusal.Unfounded(p) {
+			n.Errorf("%s with %d replicas is refused without cause: %s; its figures are %+v, observed %+v", p.Mode, p.Replicas, reason, p.Capacity, p.Capacity.Observed)
+		}
+		if p.Capacity != nil && p.Capacity.Valid {
+			valid[p.Mode]++
+		}
+	}
+	result(n.T, "of %d replicas, capacities that are results, by mode: %v", b.Spec.Replicas, valid)
+	for mode, count := range valid {
+		i := slices.IndexFunc(r.Scaling, func(s report.Scaling) bool { return s.Mode == mode })
+		if i < 0 || len(r.Scaling[i].Efficiencies) == 0 || count == len(b.Spec.Replicas) && len(r.Scaling[i].Efficiencies) != count {
+			n.Errorf("mode %s has %d valid capacities, and %+v", mode, count, r.Scaling)
+			continue
+		}
+		for _, e := range r.Scaling[i].Efficiencies {
+			if e.Estimate.Value <= 0 || e.Estimate.N != 1 {
+				n.Errorf("mode %s: the efficiency of %d replicas is %+v", mode, e.Replicas, e.Estimate)
+			}
+		}
+	}
 }
 
 // What limits a gateway is brought about, and named from what the kubelet and the containers tell. Both benchmarks run at
