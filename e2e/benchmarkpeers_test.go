@@ -24,10 +24,10 @@ import (
 	"qtls.dev/qtls/internal/bench/report"
 )
 
-// A gateway and other servers in one run. A plain HAProxy gets what the gateway's copy has: certificate, image, resources,
-// node. One that cannot start, for the gateway's image has no nginx, is named and left out, and the others are measured;
-// an image that nobody has allowed is refused. Whether the machine is idle enough for a ratio is not looked at: that there
-// is either one, with its interval, or the reason why not.
+// A gateway and other servers in one run. A plain HAProxy, and in a run of its own an nginx, get what the gateway's copy
+// has: certificate, resources, node. One that cannot start, for the gateway's image has no nginx, is named and left out,
+// and the others are measured; an image that nobody has allowed is refused. Whether the machine is idle enough for a ratio
+// is not looked at: that there is either one, of two repetitions with its interval, or the reason why not.
 func TestBenchmarkPeers(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
@@ -47,14 +47,23 @@ func TestBenchmarkPeers(t *testing.T) {
 		{Name: "plain", Server: v1alpha1.BenchmarkPeerHAProxy},
 		{Name: "broken", Server: v1alpha1.BenchmarkPeerNGINX, Image: image("gateway")},
 	}
-	n.create(evil, b)
+	// While the other benchmark waits for the one that cannot start.
+	other := benchmark("other")
+	other.Spec.GatewayRef, other.Spec.Load.Duration = b.Spec.GatewayRef, b.Spec.Load.Duration
+	other.Spec.Modes = append(other.Spec.Modes, v1alpha1.BenchmarkMode{Name: "resumed", Groups: b.Spec.Modes[0].Groups, SignatureSchemes: b.Spec.Modes[0].SignatureSchemes, Handshake: v1alpha1.BenchmarkHandshakeResumed})
+	other.Spec.Peers = []v1alpha1.BenchmarkPeer{{Name: "nginx", Server: v1alpha1.BenchmarkPeerNGINX, Image: image("nginx")}}
+	n.create(evil, b, other)
 
 	n.refusedImage(evil)
-	n.besideTheGateway(b, g, quota)
+	n.besideTheGateway(other, "nginx", image("nginx"), g, quota)
+	n.besideTheGateway(b, "haproxy", image("gateway"), g, quota)
+	n.completed(other)
+	n.comparedWithNGINX(other)
 	n.completed(b)
 	n.comparedWithPlain(b)
 	n.leftOut(b)
 	n.noPeersLeft(b)
+	n.noPeersLeft(other)
 }
 
 // refusedImage checks that a benchmark fails, before anything is made, for the image of its peer.
@@ -74,13 +83,14 @@ func (n namespace) refusedImage(b *v1alpha1.QTLSBenchmark) {
 	}
 }
 
-// besideTheGateway checks the pod of the plain peer, while it is there.
-func (n namespace) besideTheGateway(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway, quota corev1.ResourceRequirements) {
+// besideTheGateway checks the pod of a benchmark's first peer, while it is there: that it runs a program of an image.
+func (n namespace) besideTheGateway(b *v1alpha1.QTLSBenchmark, program, image string, g *v1alpha1.QTLSGateway, quota corev1.ResourceRequirements) {
 	n.Helper()
+	peer := b.Spec.Peers[0].Name
 	var its, ours corev1.Pod
 	eventually(n.T, forReady, "the peer runs beside the gateway's copy", func(ctx context.Context) (bool, string) {
-		peers := n.pods(ctx, map[string]string{v1alpha1.LabelPeer: "plain"})
-		copies := n.pods(ctx, map[string]string{v1alpha1.LabelGateway: "compared-gateway"})
+		peers := n.pods(ctx, map[string]string{v1alpha1.LabelPeer: peer})
+		copies := n.pods(ctx, map[string]string{v1alpha1.LabelGateway: b.Name + "-gateway"})
 		if len(peers) != 1 || len(copies) != 1 || !isReady(&peers[0]) || !isReady(&copies[0]) {
 			_, state := get(ctx, b)
 			return false, fmt.Sprintf("%d and %d pods; %s %s", len(peers), len(copies), state, describe(b))
@@ -90,12 +100,12 @@ func (n namespace) besideTheGateway(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSG
 	})
 	i := slices.IndexFunc(ours.Spec.Containers, func(c corev1.Container) bool { return c.Name == "haproxy" })
 	c, like := its.Spec.Containers[0], ours.Spec.Containers[i]
-	if its.Spec.NodeName != ours.Spec.NodeName || c.Image != like.Image || !reflect.DeepEqual(c.Resources, like.Resources) || !c.Resources.Limits.Cpu().Equal(*quota.Limits.Cpu()) {
-		n.Errorf("it is on node %s, of image %s, with %v, and the gateway on %s, of %s, with %v", its.Spec.NodeName, c.Image, c.Resources, ours.Spec.NodeName, like.Image, like.Resources)
+	if its.Spec.NodeName != ours.Spec.NodeName || c.Image != image || !reflect.DeepEqual(c.Resources, like.Resources) || !c.Resources.Limits.Cpu().Equal(*quota.Limits.Cpu()) {
+		n.Errorf("it is on node %s, of image %s, with %v, and the gateway on %s with %v", its.Spec.NodeName, c.Image, c.Resources, ours.Spec.NodeName, like.Resources)
 	}
 	// The namespace takes only pods that say that they are restricted. This is what it is.
-	status, err := execIn(n.Context(), n.name, its.Name, "plain", nil, "cat", "/proc/1/comm", "/proc/1/status")
-	if err != nil || !strings.HasPrefix(status.stdout, "haproxy\n") {
+	status, err := execIn(n.Context(), n.name, its.Name, peer, nil, "cat", "/proc/1/comm", "/proc/1/status")
+	if err != nil || !strings.HasPrefix(status.stdout, program+"\n") {
 		n.Fatalf("%v: %s%s", err, status.stdout, status.stderr)
 	}
 	for _, line := range []string{"Uid:\t65532\t65532\t65532\t65532", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
@@ -103,7 +113,7 @@ func (n namespace) besideTheGateway(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSG
 			n.Errorf("want %q in\n%s", line, status.stdout)
 		}
 	}
-	if out, err := execIn(n.Context(), n.name, its.Name, "plain", nil, "touch", "/file"); err != nil || out.code == 0 {
+	if out, err := execIn(n.Context(), n.name, its.Name, peer, nil, "touch", "/file"); err != nil || out.code == 0 {
 		n.Errorf("its root can be written: %v", err)
 	}
 
@@ -114,39 +124,73 @@ func (n namespace) besideTheGateway(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSG
 	}
 	r := request{address: address(g, 443), name: "web.example", ca: n.give("ca.pem", []byte(trusted.Data["ca.crt"]))}
 	want := n.waitServed(openssl35, r)
-	r.address = "compared-peer-plain." + n.name + ".svc:8443"
+	r.address = fmt.Sprintf("%s-peer-%s.%s.svc:8443", b.Name, peer, n.name)
 	got := n.waitServed(openssl35, r)
 	if got.Serial == "" || got.Serial != want.Serial || got.Algorithm != want.Algorithm || got.Group != want.Group {
 		n.Errorf("it serves %s with serial %s, the gateway %s with serial %s", got, got.Serial, want, want.Serial)
 	}
 }
 
-// comparedWithPlain checks what came of it.
-func (n namespace) comparedWithPlain(b *v1alpha1.QTLSBenchmark) {
+// measuredSubject checks that a server was asked in each repetition of a mode, and answered as that wants.
+func (n namespace) measuredSubject(b *v1alpha1.QTLSBenchmark, subject, host string, resumed bool) {
 	n.Helper()
-	// Each was asked, and answered as the mode wants.
 	records := n.recorded(b)
-	for subject, host := range map[string]string{"hybrid": "compared-gateway-gateway", "hybrid.plain": "compared-peer-plain"} {
-		handshakes := int64(0) // of all: on a busy machine a window may have none
-		for _, name := range []string{"r1-n1-%s-Capacity", "r1-n1-%s-Latency", "r2-n1-%s-Capacity", "r2-n1-%s-Latency"} {
-			one := records[fmt.Sprintf(name, subject)]
+	handshakes := int64(0) // of all, and of a mode that resumes those that did: on a busy machine a window may have none
+	for repetition := range *b.Spec.Load.Repetitions {
+		for _, phase := range []string{"Capacity", "Latency"} {
+			name := fmt.Sprintf("r%d-n1-%s-%s", repetition+1, subject, phase)
+			one := records[name]
 			if one == nil {
-				n.Fatalf("%s has no result\n%s", fmt.Sprintf(name, subject), describe(b))
+				n.Fatalf("%s has no result\n%s", name, describe(b))
 			}
 			if !strings.HasPrefix(one.Target.Host, host+".") || one.Target.SNI != "web.example" {
-				n.Errorf("%s is of %+v", fmt.Sprintf(name, subject), one.Target)
+				n.Errorf("%s is of %+v", name, one.Target)
 			}
 			for _, h := range one.Handshakes {
-				handshakes += h.Count
-				if h.Group != "X25519MLKEM768" || h.SignatureAlgorithm != "mldsa65" || h.Resumed {
-					n.Errorf("%s has %d handshakes of %+v", fmt.Sprintf(name, subject), h.Count, h.Kind)
+				if h.Resumed == resumed {
+					handshakes += h.Count
+				}
+				if h.Group != "X25519MLKEM768" || h.Resumed != (h.SignatureAlgorithm == "") || !h.Resumed && h.SignatureAlgorithm != "mldsa65" || h.Resumed && !resumed {
+					n.Errorf("%s has %d handshakes of %+v", name, h.Count, h.Kind)
 				}
 			}
 		}
-		if handshakes == 0 {
-			n.Errorf("%s has no handshakes\n%s", subject, describe(b))
-		}
 	}
+	if handshakes == 0 {
+		n.Errorf("%s has no handshakes\n%s", subject, describe(b))
+	}
+}
+
+// comparedWithNGINX checks what came of that: it makes full handshakes, and resumes its sessions.
+func (n namespace) comparedWithNGINX(b *v1alpha1.QTLSBenchmark) {
+	n.Helper()
+	for _, mode := range []string{"hybrid", "resumed"} {
+		n.measuredSubject(b, mode, b.Name+"-gateway-gateway", mode == "resumed")
+		n.measuredSubject(b, mode+".nginx", b.Name+"-peer-nginx", mode == "resumed")
+		c := n.comparison(b, "nginx", mode)
+		if (c.Ratio == nil) != (len(c.InvalidBecause) > 0) {
+			n.Errorf("%+v", c)
+		}
+		ratio := "none"
+		if c.Ratio != nil {
+			ratio = c.Ratio.Mean
+		}
+		result(n.T, "%s: gateway to nginx: %s, because of %q", mode, ratio, c.InvalidBecause)
+	}
+	if images := n.reportOf(b).Environment.Images; !slices.ContainsFunc(images, func(i report.Image) bool { return i.Name == "peer nginx" && i.Digest != "" }) {
+		n.Errorf("images %+v", images)
+	}
+	told := condition(b, v1alpha1.ConditionPeersCompared)
+	if told == nil || told.Reason == v1alpha1.ReasonPeerNotReady {
+		n.Errorf("it ran\n%s", describe(b))
+	}
+}
+
+// comparedWithPlain checks what came of it.
+func (n namespace) comparedWithPlain(b *v1alpha1.QTLSBenchmark) {
+	n.Helper()
+	n.measuredSubject(b, "hybrid", "compared-gateway-gateway", false)
+	n.measuredSubject(b, "hybrid.plain", "compared-peer-plain", false)
 
 	// The gateway's own point is measured, whatever became of its peers.
 	if len(b.Status.Points) != 1 {
@@ -167,7 +211,7 @@ func (n namespace) comparedWithPlain(b *v1alpha1.QTLSBenchmark) {
 	if len(images) != 2 || images[0] == "" || images[0] != images[1] {
 		n.Errorf("images %+v", r.Environment.Images)
 	}
-	c := n.comparison(b, "plain")
+	c := n.comparison(b, "plain", "hybrid")
 	i := slices.IndexFunc(r.Peers, func(x report.Peer) bool { return x.Peer == "plain" && x.Mode == "hybrid" && x.Replicas == 1 })
 	switch {
 	case c.Ratio == nil && len(c.InvalidBecause) == 0, (c.Ratio == nil) != (i < 0):
@@ -183,24 +227,20 @@ func (n namespace) comparedWithPlain(b *v1alpha1.QTLSBenchmark) {
 	}
 }
 
-// comparison with a peer.
-func (n namespace) comparison(b *v1alpha1.QTLSBenchmark, peer string) v1alpha1.BenchmarkComparison {
+// comparison with a peer in a mode.
+func (n namespace) comparison(b *v1alpha1.QTLSBenchmark, peer, mode string) v1alpha1.BenchmarkComparison {
 	n.Helper()
-	i := slices.IndexFunc(b.Status.Peers, func(c v1alpha1.BenchmarkComparison) bool { return c.Peer == peer })
-	if len(b.Status.Peers) != 2 || i < 0 {
+	i := slices.IndexFunc(b.Status.Peers, func(c v1alpha1.BenchmarkComparison) bool { return c.Peer == peer && c.Mode == mode })
+	if len(b.Status.Peers) != 2 || i < 0 || b.Status.Peers[i].Replicas != 1 {
 		n.Fatalf("comparisons %+v", b.Status.Peers)
 	}
-	c := b.Status.Peers[i]
-	if c.Mode != "hybrid" || c.Replicas != 1 {
-		n.Errorf("%+v", c)
-	}
-	return c
+	return b.Status.Peers[i]
 }
 
 // leftOut checks that the peer that cannot start is named, with the words of whoever tried to start it.
 func (n namespace) leftOut(b *v1alpha1.QTLSBenchmark) {
 	n.Helper()
-	broken := n.comparison(b, "broken")
+	broken := n.comparison(b, "broken", "hybrid")
 	tells(n.T, strings.Join(broken.InvalidBecause, " "), "NotMeasured", v1alpha1.ReasonPeerNotReady, `peer "broken"`)
 	c := condition(b, v1alpha1.ConditionPeersCompared)
 	if broken.Ratio != nil || c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonPeerNotReady {

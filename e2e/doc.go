@@ -10,8 +10,8 @@
 // The environment says how:
 //
 //	KUBECONFIG      the cluster; needed
-//	E2E_INSTALL     "none" when cert-manager and the chart are installed and the images are on the nodes; anything else
-//	                installs them, by hack/install
+//	E2E_INSTALL     "none" when cert-manager and the chart are installed, which allows peers the image of nginx, and the
+//	                images are on the nodes; anything else installs them, by hack/install
 //	QTLS_CLUSTER    the program qtls-cluster (default: bin/qtls-cluster)
 //	ARTIFACTS       a folder for objects and logs of what failed (default: a temporary one, whose path is printed)
 //

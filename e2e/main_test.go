@@ -111,8 +111,8 @@ func chooseArtifacts() error {
 	return err
 }
 
-// install does what the quickstart does, and brings one more image to the nodes: the clients that have no post-quantum
-// cryptography.
+// install does what the quickstart does, and brings two more images to the nodes: the clients that have no post-quantum
+// cryptography, and another server to measure gateways beside, which benchmarks may run.
 func install(ctx context.Context) error {
 	cluster, err := filepath.Abs(cmp.Or(os.Getenv("QTLS_CLUSTER"), "../bin/qtls-cluster"))
 	if err != nil {
@@ -121,17 +121,20 @@ func install(ctx context.Context) error {
 	if err := os.Setenv("QTLS_CLUSTER", cluster); err != nil {
 		return err
 	}
+	if err := os.Setenv("PEER_IMAGES", image("nginx")); err != nil {
+		return err
+	}
 	if _, err := output(ctx, "../hack/install"); err != nil {
 		return err
 	}
-	if _, err := output(ctx, "go", "-C", "../hack/images", "run", ".", "build", "client-bookworm"); err != nil {
+	if _, err := output(ctx, "go", "-C", "../hack/images", "run", ".", "build", "client-bookworm", "nginx"); err != nil {
 		return err
 	}
-	archive, err := output(ctx, "go", "-C", "../hack/images", "run", ".", "list", "-tars", "client-bookworm")
+	archives, err := output(ctx, "go", "-C", "../hack/images", "run", ".", "list", "-tars", "client-bookworm", "nginx")
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, cluster, "load", strings.TrimSpace(archive))
+	_, err = output(ctx, cluster, append([]string{"load"}, strings.Fields(archives)...)...)
 	return err
 }
 

@@ -117,6 +117,11 @@ func TestTheBenchmarksOfTheDocumentationTakeLessThanAnHourEach(t *testing.T) {
 				continue
 			}
 			b := into[v1alpha1.QTLSBenchmark](t, o)
+			for _, p := range b.Spec.Peers {
+				if p.Image != "" && p.Image != "ghcr.io/qtls-dev/qtls-nginx:"+version.Version {
+					t.Errorf("%s.yaml: peer %s runs %s", name, p.Name, p.Image)
+				}
+			}
 			if p := plan.Of(b.Spec, 1); p.Expected > p.Most || p.Most > time.Hour {
 				t.Errorf("%s.yaml: it takes %s, and may take %s", name, p.Expected, p.Most)
 			}

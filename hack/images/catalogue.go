@@ -64,6 +64,10 @@ var catalogue = []image{
 		shows:    []string{"openssl", "curl"},
 	},
 	{
+		id: "nginx", folder: "nginx", suite: "trixie",
+		shows: []string{"nginx", "libssl3t64"},
+	},
+	{
 		id: "echo", folder: "echo",
 		binaries: []string{"qtls-echo"},
 	},

@@ -11,7 +11,7 @@ import (
 
 func TestWordsSelectImages(t *testing.T) {
 	for words, want := range map[string]string{
-		"":                   "gateway operator redis hsm k6 client-trixie client-bookworm echo",
+		"":                   "gateway operator redis hsm k6 client-trixie client-bookworm nginx echo",
 		"client":             "client-trixie client-bookworm",
 		"echo gateway":       "gateway echo",
 		"client-trixie echo": "client-trixie echo",
@@ -28,7 +28,7 @@ func TestWordsSelectImages(t *testing.T) {
 			t.Errorf("%q selects %q, want %q", words, got, want)
 		}
 	}
-	if _, err := selectImages([]string{"gateway", "nginx"}); err == nil || !strings.Contains(err.Error(), `no image "nginx": there are gateway, `) {
+	if _, err := selectImages([]string{"gateway", "apache"}); err == nil || !strings.Contains(err.Error(), `no image "apache": there are gateway, `) {
 		t.Errorf("an unknown image: %v", err)
 	}
 }
@@ -37,7 +37,8 @@ func TestReferences(t *testing.T) {
 	want := []string{
 		"ghcr.io/qtls-dev/qtls-gateway:1.2.3", "ghcr.io/qtls-dev/qtls-operator:1.2.3", "ghcr.io/qtls-dev/qtls-redis:1.2.3",
 		"ghcr.io/qtls-dev/qtls-hsm:1.2.3", "ghcr.io/qtls-dev/qtls-k6:1.2.3",
-		"ghcr.io/qtls-dev/qtls-client:trixie", "ghcr.io/qtls-dev/qtls-client:bookworm", "ghcr.io/qtls-dev/qtls-echo:1.2.3",
+		"ghcr.io/qtls-dev/qtls-client:trixie", "ghcr.io/qtls-dev/qtls-client:bookworm",
+		"ghcr.io/qtls-dev/qtls-nginx:1.2.3", "ghcr.io/qtls-dev/qtls-echo:1.2.3",
 	}
 	var got []string
 	for _, i := range catalogue {

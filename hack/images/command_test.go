@@ -118,7 +118,7 @@ func TestRunRefusesWhatItDoesNotKnow(t *testing.T) {
 		"":                "no command",
 		"push":            `no command "push"`,
 		"build -fast":     "flag provided but not defined: -fast",
-		"build nginx":     `no image "nginx"`,
+		"build apache":    `no image "apache"`,
 		"rootfs":          "rootfs: name an image",
 		"cargo":           "cargo: say what it is to do",
 		"provider all":    `provider: unexpected argument "all"`,

@@ -55,6 +55,11 @@ func checksOf(i image) []check {
 			check{"its license is beside it", k6License},
 			check{"it connects with X25519MLKEM768 and ML-DSA-65", k6Handshake},
 		)
+	case "nginx":
+		checks = append(checks,
+			check{"nginx is 1.26 on OpenSSL 3.5", nginxVersions},
+			check{"nginx serves X25519MLKEM768 with ML-DSA-65", nginxHandshake},
+		)
 	case "client-bookworm":
 		checks = append(checks, check{"openssl is 3.0", opensslRelease("3.0")})
 	case "operator", "client-trixie":
@@ -340,5 +345,5 @@ func handshake(ctx context.Context, c *container) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return parseHandshake(out, "X25519MLKEM768", "mldsa65")
+	return parseHandshake(out)
 }

@@ -13,6 +13,8 @@ type haproxyVersions struct{ haproxy, openssl string }
 var (
 	haproxyLine   = regexp.MustCompile(`(?m)^HAProxy version (\d+\.\d+\.\d+)`)
 	runningOnLine = regexp.MustCompile(`(?m)^Running on SSL library version : OpenSSL (\d+\.\d+\.\d+)`)
+	nginxLine     = regexp.MustCompile(`(?m)^nginx version: nginx/(\d+\.\d+\.\d+)`)
+	withOpenSSL   = regexp.MustCompile(`(?m)\b(?:built|running) with OpenSSL (\d+\.\d+\.\d+)`)
 	opensslLine   = regexp.MustCompile(`^OpenSSL (\d+\.\d+\.\d+)`)
 )
 
@@ -22,6 +24,16 @@ func parseHAProxy(output string) (haproxyVersions, error) {
 		return haproxyVersions{}, fmt.Errorf("no version of HAProxy or of OpenSSL in %q", output)
 	}
 	return haproxyVersions{h[1], o[1]}, nil
+}
+
+// parseNGINX reads the output of `nginx -V`: its version, and that of the OpenSSL it runs on, which it tells where that is
+// not the one it was built with.
+func parseNGINX(output string) (nginx, openssl string, err error) {
+	n, o := nginxLine.FindStringSubmatch(output), withOpenSSL.FindAllStringSubmatch(output, -1)
+	if n == nil || o == nil {
+		return "", "", fmt.Errorf("no version of nginx or of OpenSSL in %q", output)
+	}
+	return n[1], o[len(o)-1][1], nil
 }
 
 // parseOpenSSL reads the output of `openssl version`.
@@ -53,8 +65,9 @@ func parseProvider(output, id string) (string, error) {
 }
 
 // parseHandshake reads the output of `openssl s_client` and says which group and signature scheme it used; an error
-// when they are not the wanted ones or when the chain was not verified.
-func parseHandshake(output, group, scheme string) (string, error) {
+// when they are not those that servers are checked with, or when the chain was not verified.
+func parseHandshake(output string) (string, error) {
+	const group, scheme = "X25519MLKEM768", "mldsa65"
 	for _, want := range []string{
 		"Negotiated TLS1.3 group: " + group, "Peer signature type: " + scheme, "Verify return code: 0 (ok)",
 	} {

@@ -110,6 +110,7 @@ func suites(set settings) []suite {
 			check("redis image", "go", "-C", "hack/images", "run", ".", "verify", "redis"),
 			check("hsm image", "go", "-C", "hack/images", "run", ".", "verify", "hsm"),
 			check("k6 image", "go", "-C", "hack/images", "run", ".", "verify", "k6"),
+			check("nginx image", "go", "-C", "hack/images", "run", ".", "verify", "nginx"),
 			check("client images", "go", "-C", "hack/images", "run", ".", "verify", "client"),
 			beside(goTest(".", append([]string{"-count=1", "-tags=crypto"}, packagesWithTag("crypto")...)...)), // time-outs of HAProxy and others
 			k6Test,
