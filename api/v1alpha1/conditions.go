@@ -265,6 +265,9 @@ const (
 	AnnotationUsageIdle  = GroupName + "/usage-idle"
 	AnnotationUsageBegin = GroupName + "/usage-begin"
 	AnnotationUsageEnd   = GroupName + "/usage-end"
+	// AnnotationRecord on a ConfigMap with the record of a measurement: which one, and
+	// what is to be known of it without reading the record, in JSON.
+	AnnotationRecord = GroupName + "/record"
 	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.
 	LabelBenchmark = GroupName + "/benchmark"
 	// LabelPeer on the pods of a server that a QTLSBenchmark compares with: its name.

@@ -112,7 +112,7 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 		return outcome{}, err
 	}
 	for _, m := range measurements {
-		if err := r.record(ctx, b, m, text); err != nil {
+		if err := r.record(ctx, b, m, kept, text); err != nil {
 			return outcome{}, err
 		}
 		o.recorded[m.Name()] = kept

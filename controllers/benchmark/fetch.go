@@ -26,7 +26,8 @@ import (
 type state struct {
 	benchmark *v1alpha1.QTLSBenchmark
 	plan      plan.Plan
-	// records of a benchmark that is not over.
+	// records, whole, where the status or the report has to be made of them; nil where
+	// not. What comes next follows from what is observed of them.
 	records records
 	// source is the gateway that the spec names, measured the one that is
 	// measured: itself, or its copy. Either is nil where it is not there.
@@ -48,8 +49,9 @@ func (s state) aborted() bool { return s.benchmark.Status.Phase == v1alpha1.Benc
 func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
 	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed), kubernetes: r.Kubernetes}
 	var err error
+	var recorded map[string]plan.Record
 	if !b.Status.Phase.Over() { // of one that is, the status and the report have what was measured
-		if s.records, err = r.records(ctx, b); err != nil {
+		if recorded, err = r.summaries(ctx, b); err != nil {
 			return s, err
 		}
 	}
@@ -62,7 +64,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 			return s, err
 		}
 	}
-	s.observed = plan.Observed{Now: now, Created: b.CreationTimestamp.Time, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: s.records.summary(), Gateway: observe(b, s.source, s.measured, now)}
+	s.observed = plan.Observed{Now: now, Created: b.CreationTimestamp.Time, Phase: b.Status.Phase, Cancelled: b.Spec.Cancel, Records: recorded, Gateway: observe(b, s.source, s.measured, now)}
 	if s.peers, err = r.peerDeployments(ctx, b); err != nil {
 		return s, err
 	}

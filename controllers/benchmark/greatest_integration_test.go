@@ -151,7 +151,7 @@ func TestWhatTheGreatestRunLeavesIsStored(t *testing.T) {
 	w.steps(b, 1)
 	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed), source: w.gateway("web")}
 	s.records = bad(t, b, s.plan)
-	s.observed = plan.Observed{Now: noon.AddDate(0, 0, 1), Phase: v1alpha1.BenchmarkRestoring, Started: noon}
+	s.observed = plan.Observed{Now: noon.AddDate(0, 0, 1), Phase: v1alpha1.BenchmarkRestoring, Records: s.records.summary(), Started: noon}
 	full, err := fullReport(s)
 	if err != nil {
 		t.Fatal(err)

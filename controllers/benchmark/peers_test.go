@@ -344,6 +344,9 @@ func TestAPeerThatIsForbiddenIsLeftOutAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.records, err = r.records(t.Context(), s.benchmark); err != nil {
+		t.Fatal(err)
+	}
 	after := summarised(t, s, plan.Action{Kind: plan.WaitProgrammed}, done)
 	wantCondition(t, after, v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, "exceeded quota: count")
 	for _, m := range s.plan.Measurements {
@@ -438,6 +441,9 @@ func TestAPeerWhoseImageIsNoLongerAllowedGoes(t *testing.T) {
 			}
 			a := s.plan.Next(s.observed, r.Limits)
 			done, err := r.act(t.Context(), s, a)
+			if err == nil {
+				s.records, err = r.records(t.Context(), s.benchmark)
+			}
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -87,10 +87,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	a := s.plan.Next(s.observed, r.Limits)
+	if a.Kind == plan.Finish { // the report is of all
+		if s.records, err = r.records(ctx, b); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	done, actErr := r.act(ctx, s, a)
 	problem, isProblem := conditions.AsProblem(actErr)
 	if actErr != nil && !isProblem {
 		return ctrl.Result{}, actErr
+	}
+	if s.records == nil && s.retold(a, done) {
+		if s.records, err = r.records(ctx, b); err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	status, err := summarise(s, a, done, problem)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,12 +48,34 @@ type records map[string]record
 func (rs records) summary() map[string]plan.Record {
 	all := make(map[string]plan.Record, len(rs))
 	for name, r := range rs {
-		all[name] = plan.Record{PerSecond: r.PerSecond, Reason: r.Reason, Message: r.Message}
+		all[name] = r.summary(name).planned()
 	}
 	return all
 }
 
+// summary is what is known of a record without reading it: it is in an annotation of its
+// ConfigMap. A run may have thousands of records, which are too much to be read in each
+// step.
+type summary struct {
+	Measurement string  `json:"measurement"`
+	PerSecond   float64 `json:"perSecond,omitempty"`
+	Reason      string  `json:"reason,omitempty"`
+	Message     string  `json:"message,omitempty"`
+}
+
+func (r record) summary(measurement string) summary {
+	return summary{Measurement: measurement, PerSecond: r.PerSecond, Reason: r.Reason, Message: r.Message}
+}
+
+func (s summary) planned() plan.Record {
+	return plan.Record{PerSecond: s.PerSecond, Reason: s.Reason, Message: s.Message}
+}
+
 const componentLabel, componentRecords = "app.kubernetes.io/component", "records"
+
+// How many ConfigMaps are read at a time: of a record, which may have a megabyte, and of
+// what is known of one.
+const recordsAtATime, summariesAtATime = 20, 500
 
 func recordName(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
 	return fmt.Sprintf("%s-%04d-record", b.Name, m.Number)
@@ -70,36 +93,95 @@ func (r record) text() (string, error) {
 	return string(text), err
 }
 
-// records that there are.
+// records that there are, whole. They take much memory: ask for them where all are needed.
 func (r *Reconciler) records(ctx context.Context, b *v1alpha1.QTLSBenchmark) (records, error) {
-	var list corev1.ConfigMapList
-	err := r.APIReader.List(ctx, &list, client.InNamespace(b.Namespace),
-		client.MatchingLabels{v1alpha1.LabelBenchmark: v1alpha1.LabelValue(b.Name), componentLabel: componentRecords})
-	if err != nil {
-		return nil, fmt.Errorf("records of QTLSBenchmark %s: %w", b.Name, err)
-	}
 	all := records{}
-	for i := range list.Items {
-		c := &list.Items[i]
-		if !metav1.IsControlledBy(c, b) {
-			continue
-		}
-		for name, text := range c.Data {
-			var one record
-			if err := json.Unmarshal([]byte(text), &one); err != nil {
-				return nil, fmt.Errorf("ConfigMap %s, key %s, is not what the operator wrote: %w", c.Name, name, err)
+	return all, eachPage(ctx, r.APIReader, b, recordsAtATime, func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} }, func(page *corev1.ConfigMapList) error {
+		for i := range page.Items {
+			if c := &page.Items[i]; metav1.IsControlledBy(c, b) {
+				if err := all.read(c); err != nil {
+					return err
+				}
 			}
-			all[name] = one
+		}
+		return nil
+	})
+}
+
+// read the records of a ConfigMap.
+func (rs records) read(c *corev1.ConfigMap) error {
+	for name, text := range c.Data {
+		var one record
+		if err := json.Unmarshal([]byte(text), &one); err != nil {
+			return fmt.Errorf("ConfigMap %s, key %s, is not what the operator wrote: %w", c.Name, name, err)
+		}
+		rs[name] = one
+	}
+	return nil
+}
+
+// summaries of the records that there are. One without is read whole: an operator of before
+// may have written it.
+func (r *Reconciler) summaries(ctx context.Context, b *v1alpha1.QTLSBenchmark) (map[string]plan.Record, error) {
+	all := map[string]plan.Record{}
+	metadata := func() *metav1.PartialObjectMetadataList {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
+		return list
+	}
+	return all, eachPage(ctx, r.APIReader, b, summariesAtATime, metadata, func(page *metav1.PartialObjectMetadataList) error {
+		for i := range page.Items {
+			item := &page.Items[i]
+			if !metav1.IsControlledBy(item, b) {
+				continue
+			}
+			var s summary
+			if err := json.Unmarshal([]byte(item.Annotations[v1alpha1.AnnotationRecord]), &s); err == nil && s.Measurement != "" {
+				all[s.Measurement] = s.planned()
+				continue
+			}
+			c, whole := &corev1.ConfigMap{}, records{}
+			if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(item), c); err != nil {
+				return err
+			}
+			if err := whole.read(c); err != nil {
+				return err
+			}
+			maps.Copy(all, whole.summary())
+		}
+		return nil
+	})
+}
+
+// eachPage of the ConfigMaps of a benchmark's records, of so many at most, each in a list
+// of its own.
+func eachPage[L client.ObjectList](ctx context.Context, reader client.Reader, b *v1alpha1.QTLSBenchmark, most int64, empty func() L, take func(L) error) error {
+	for next := ""; ; {
+		page := empty()
+		err := reader.List(ctx, page, client.InNamespace(b.Namespace), client.Limit(most), client.Continue(next),
+			client.MatchingLabels{v1alpha1.LabelBenchmark: v1alpha1.LabelValue(b.Name), componentLabel: componentRecords})
+		if err == nil {
+			err = take(page)
+		}
+		if err != nil {
+			return fmt.Errorf("records of QTLSBenchmark %s: %w", b.Name, err)
+		}
+		if next = page.GetContinue(); next == "" {
+			return nil
 		}
 	}
-	return all, nil
 }
 
 // record a measurement, once: where there is a record of it, that stays.
-func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m plan.Measurement, text string) error {
+func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m plan.Measurement, one record, text string) error {
 	c := &corev1.ConfigMap{ObjectMeta: generator.Meta(b, recordName(b, m)), Data: map[string]string{m.Name(): text}}
 	c.Labels[componentLabel] = componentRecords
-	err := r.Create(ctx, c)
+	known, err := json.Marshal(one.summary(m.Name()))
+	if err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationRecord, string(known))
+	err = r.Create(ctx, c)
 	if apierrors.IsAlreadyExists(err) {
 		existing := &corev1.ConfigMap{}
 		err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(c), existing)

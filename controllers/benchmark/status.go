@@ -28,14 +28,32 @@ func planned(b *v1alpha1.QTLSBenchmark, seed int64, now time.Time) v1alpha1.QTLS
 	p := plan.Of(b.Spec, seed)
 	after := v1alpha1.QTLSBenchmarkStatus{ObservedGeneration: b.Generation, Phase: v1alpha1.BenchmarkPending, Conditions: slices.Clone(b.Status.Conditions),
 		Plan:     &v1alpha1.BenchmarkPlan{Seed: seed, Measurements: int32(len(p.Measurements)), Duration: metav1.Duration{Duration: p.Expected}},
-		Progress: progress(p, nil)}
+		Progress: progress(p, 0)}
 	conditions.Set(&after.Conditions, v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonPending,
 		fmt.Sprintf("%d measurements are planned, which take about %s", len(p.Measurements), p.Expected.Round(time.Second)), b.Generation, now)
 	return after
 }
 
-func progress(p plan.Plan, rs records) string {
-	return fmt.Sprintf("%d/%d", len(rs), len(p.Measurements))
+func progress(p plan.Plan, made int) string {
+	return fmt.Sprintf("%d/%d", made, len(p.Measurements))
+}
+
+// made are how many measurements are recorded when something is done.
+func (s state) made(done outcome) int {
+	made := len(s.observed.Records)
+	for name := range done.recorded {
+		if _, was := s.observed.Records[name]; !was {
+			made++
+		}
+	}
+	return made
+}
+
+// retold says whether a status is to have all points anew: something was recorded since,
+// or will not be any more.
+func (s state) retold(a plan.Action, done outcome) bool {
+	before, made := s.benchmark.Status, s.made(done)
+	return !before.Phase.Over() && progress(s.plan, made) != before.Progress || a.Kind == plan.Finish && s.aborted() && made > 0
 }
 
 // summarise says in a status what was done. It is pure.
@@ -50,13 +68,13 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		set(v1alpha1.ConditionComplete, status, reason, message)
 	}
 
-	maps.Copy(s.records, done.recorded)
-	if p := progress(s.plan, s.records); !after.Phase.Over() && p != after.Progress || a.Kind == plan.Finish && s.aborted() && len(s.records) > 0 {
+	if s.retold(a, done) {
+		maps.Copy(s.records, done.recorded)
 		points, err := pointsOf(s)
 		if err != nil {
 			return after, err
 		}
-		after.Progress, after.Points = p, points
+		after.Progress, after.Points = progress(s.plan, s.made(done)), points
 		judged(points, set)
 	}
 	if problem != nil {

@@ -31,7 +31,8 @@ func TestABenchmarkThatIsOverLeavesItsGatewayAndItsRecordsAlone(t *testing.T) {
 	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web",
 		Annotations: map[string]string{v1alpha1.AnnotationBenchmark: `{"benchmark": "over-and-marked"}`}}}
 	r := onFake(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-		if _, is := list.(*corev1.ConfigMapList); is {
+		switch list.(type) {
+		case *corev1.ConfigMapList, *metav1.PartialObjectMetadataList:
 			return errors.New("records are read")
 		}
 		return c.List(ctx, list, opts...)
