@@ -313,7 +313,7 @@ func TestAGeneratorWithoutANodeFailsTheRunAndSaysWhatToDo(t *testing.T) {
 	}
 	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "0/1 nodes are available: 1 Insufficient cpu.; free or add nodes, or change spec.generator")
 	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
-	if err := w.untouched(); err != nil || b.Status.Progress != "3/8" {
+	if err := w.untouched(); err != nil || b.Status.Progress != "5/8" {
 		t.Errorf("%v, %s", err, b.Status.Progress)
 	}
 }
@@ -442,8 +442,8 @@ func TestAJobThatFailsIsMadeAgainAndAllThatFailEndTheRun(t *testing.T) {
 	if err := w.untouched(); err != nil {
 		t.Error(err)
 	}
-	// Three attempts at a capacity, and none at a latency without one.
-	if b.Status.Progress != "3/8" || len(w.made) != 6 || !strings.HasSuffix(w.made[1], "-2") {
+	// Three attempts at each of three capacities, and none at a latency without one.
+	if b.Status.Progress != "5/8" || len(w.made) != 9 || !strings.HasSuffix(w.made[1], "-2") {
 		t.Errorf("%s after %q", b.Status.Progress, w.made)
 	}
 	if p := b.Status.Points[0]; p.Valid || !strings.Contains(strings.Join(p.InvalidBecause, " "), v1alpha1.ReasonGeneratorFailed) {

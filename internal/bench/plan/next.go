@@ -291,6 +291,8 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 		switch {
 		case !done:
 			return Action{}, false
+		case m.Phase == Latency && o.Records[m.capacity().Name()].failed():
+			// It was not tried: its capacity is counted.
 		case r.Reason != v1alpha1.ReasonGeneratorFailed && r.Reason != v1alpha1.ReasonGeneratorUnschedulable:
 			inARow = 0
 		default:

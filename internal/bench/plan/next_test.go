@@ -235,8 +235,9 @@ func TestAGeneratorThatFailsAgainAndAgainEndsTheRun(t *testing.T) {
 	if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGeneratorFailed) || !strings.Contains(w.final, "exit code 107") {
 		t.Errorf("%s: %s", w.o.Phase, w.final)
 	}
-	if len(w.o.Records) != w.limits.Failures || w.o.Gateway.Held {
-		t.Errorf("%d records, gateway %+v", len(w.o.Records), w.o.Gateway)
+	// A latency without a capacity is not tried, and none of those that failed in a row.
+	if len(w.made) != w.limits.Failures*int(w.limits.Attempts) || len(w.o.Records) != 2*w.limits.Failures-1 || w.o.Gateway.Held {
+		t.Errorf("%d records after %q, gateway %+v", len(w.o.Records), w.made, w.o.Gateway)
 	}
 }
 
@@ -475,8 +476,8 @@ func TestARunEndsWhereItIsCancelled(t *testing.T) {
 	}
 }
 
-// Pods that find no node: a Job of each of three measurements is waited for, and
-// of a latency none is made.
+// Pods that find no node: a Job of each of three capacities is waited for, and of a
+// latency none is made.
 func TestAGeneratorWithoutANodeEndsTheRunInTime(t *testing.T) {
 	w := newWorld([]int32{1, 2}, "full", "resumed")
 	begin := w.o.Now
@@ -501,7 +502,7 @@ func TestAGeneratorWithoutANodeEndsTheRunInTime(t *testing.T) {
 			if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonGeneratorUnschedulable) || !strings.Contains(w.final, "has no node") || w.o.Gateway.Held {
 				t.Errorf("%s: %s: %+v", w.o.Phase, w.final, w.o.Gateway)
 			}
-			if took := w.o.Now.Sub(begin); took > 15*time.Minute || len(w.made) != 2 {
+			if took := w.o.Now.Sub(begin); took > 15*time.Minute || len(w.made) != w.limits.Failures {
 				t.Errorf("it took %s and %q", took, w.made)
 			}
 			return
