@@ -143,7 +143,6 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 	}
 	l := load.Load{
 		Version: load.Version, Point: Point(b, m), Pods: int(Pods(b)),
-		Start:  now.Add(plan.StartDelay(Pods(b), attempt)).UnixNano(),
 		WarmUp: p.Load.WarmUp, Window: p.Load.Duration,
 		Phase: load.Capacity, VUs: max(int(p.Load.VirtualUsersPerReplica*m.Replicas), int(Pods(b))),
 		Operation: load.Handshake,
@@ -159,6 +158,7 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 		// begins, for they take turns.
 		l.VUs = min(max(l.Rate, int(Pods(b))), 2*l.VUs, load.MostVUs)
 	}
+	l.Start = now.Add(plan.StartDelay(Pods(b), int32(l.VUs), attempt)).UnixNano()
 	switch mode.Operation {
 	case v1alpha1.BenchmarkOperationRequest:
 		l.Operation, l.Path = load.Request, cmp.Or(mode.Path, "/")
@@ -258,7 +258,7 @@ func Job(b *v1alpha1.QTLSBenchmark, gateway string, m plan.Measurement, attempt 
 	}
 	meta := Meta(b, JobName(b.Name, m, attempt))
 	meta.Annotations = map[string]string{v1alpha1.AnnotationMeasurement: string(identity)}
-	takes := patience + plan.StartDelay(int32(l.Pods), attempt) + l.WarmUp + l.Window
+	takes := patience + plan.StartDelay(int32(l.Pods), int32(l.VUs), attempt) + l.WarmUp + l.Window
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
 		ObjectMeta: meta,

@@ -99,6 +99,13 @@ func TestTheLoadOfAMeasurement(t *testing.T) {
 	}
 	b.Spec.Generator.Pods = nil
 
+	// Thousands of clients are not ready at once.
+	p.Load.VirtualUsersPerReplica = 1000
+	if l, err = LoadOf(b, p, measurement, target, 2, 0, noon); err != nil || l.VUs != 4000 || l.Start != noon.Add(60*time.Second).UnixNano() {
+		t.Errorf("%+v, %v: want 10 s more than for few clients, and in the second attempt three times that", l, err)
+	}
+	p = plan.Of(b.Spec, 1)
+
 	m := measurement
 	m.Mode, m.Phase = "resumed", plan.Latency
 	l, err = LoadOf(b, p, m, target, 1, 123.4, noon)

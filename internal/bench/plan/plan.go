@@ -101,16 +101,20 @@ const (
 	// overhead of a measurement: the end of the generator's pods, and the reading
 	// of their logs.
 	overhead = 3 * time.Second
+	// readyInASecond are the clients that a pod of the generator makes ready in a
+	// second: half of those that it did beside much else.
+	readyInASecond = 400
 )
 
-// StartDelay is how long the pods of a load generator are given to start, and wait
-// for each other. Each attempt gives them three times as long as the one before it: who
-// came too late may have had an image to pull, or a busy machine.
-func StartDelay(pods, attempt int32) time.Duration {
+// StartDelay is how long the pods of a load generator are given to start, make their
+// clients ready, and wait for each other. Each attempt gives them three times as long as
+// the one before it: who came too late may have had an image to pull, or a busy machine.
+func StartDelay(pods, clients, attempt int32) time.Duration {
 	delay := 10 * time.Second
 	if pods > 1 {
 		delay *= 2
 	}
+	delay += time.Duration(clients/max(pods, 1)/readyInASecond) * time.Second
 	for ; attempt > 1; attempt-- {
 		delay *= 3
 	}
@@ -153,7 +157,7 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	}
 	pods := int32(1)
 	set(&pods, spec.Generator.Pods)
-	one := StartDelay(pods, 1) + p.Load.WarmUp + p.Load.Duration + overhead
+	one := p.Load.WarmUp + p.Load.Duration + overhead
 	order := rand.NewPCG(uint64(seed), 0)
 	before := int32(-1)
 	for repetition := int32(1); repetition <= p.Load.Repetitions; repetition++ {
@@ -170,7 +174,7 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 				for _, phase := range []Phase{Capacity, Latency} {
 					p.Measurements = append(p.Measurements, Measurement{Number: len(p.Measurements) + 1,
 						Repetition: repetition, Replicas: n, Mode: subject.mode, Peer: subject.peer, Phase: phase})
-					p.Expected += one
+					p.Expected += StartDelay(pods, p.Load.VirtualUsersPerReplica*n, 1) + one
 				}
 			}
 		}

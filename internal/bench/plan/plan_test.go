@@ -166,6 +166,16 @@ func TestTheTimeOfAPlanIsThatOfItsParts(t *testing.T) {
 	if got, want := Of(s, 1).Expected, 3*scaling+4*(20*time.Second+12*time.Second+overhead); got != want {
 		t.Errorf("with two pods, which wait longer for each other: %s, want %s", got, want)
 	}
+	// 512 clients of a pod take a second more, and two where all are one pod's.
+	s.Load.VirtualUsersPerReplica, s.Replicas = ptr.To[int32](512), []int32{2}
+	if got, want := Of(s, 1).Expected, 2*scaling+2*(21*time.Second+12*time.Second+overhead); got != want {
+		t.Errorf("with 1024 clients of two pods: %s, want %s", got, want)
+	}
+	s.Generator.Pods = nil
+	if got, want := Of(s, 1).Expected, 2*scaling+2*(12*time.Second+12*time.Second+overhead); got != want {
+		t.Errorf("with 1024 clients of one: %s, want %s", got, want)
+	}
+	s.Load.VirtualUsersPerReplica = nil
 	s.Replicas, s.Load.Repetitions, s.Generator.Pods = []int32{3}, ptr.To[int32](4), nil
 	if got, want := Of(s, 1).Expected, 2*scaling+8*(10*time.Second+12*time.Second+overhead); got != want {
 		t.Errorf("with one number of replicas there is nothing to scale in between: %s, want %s", got, want)
