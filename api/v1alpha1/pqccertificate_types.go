@@ -65,7 +65,8 @@ type PQCCertificateSpec struct {
 
 	// isCA makes certificates that may sign others, for a PQCIssuer. A CA
 	// certificate keeps its key when it is renewed, so that what it signed
-	// stays valid.
+	// stays valid: only who deletes its Secret, or changes keyStorage, gets
+	// another.
 	// +optional
 	// +kubebuilder:default=false
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="isCA: immutable; create another PQCCertificate"

@@ -1,6 +1,7 @@
 package certificate
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/rand"
@@ -139,6 +140,9 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	if err != nil {
 		return nil, nil, err
 	}
+	if _, err := i.state.keptKey(); err != nil {
+		return nil, nil, err
+	}
 	if pending != nil {
 		if pendingFits(pending, i.state, last) {
 			key, err := i.open(ctx, pending)
@@ -204,19 +208,14 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 		return false
 	}
 	data := pending.Data[corev1.TLSPrivateKeyKey]
-	if s.Want.HSM != "" {
-		reference, err := keypair.ParseReference(data)
-		present, _ := s.presentKey()
-		// An authority's key of before is wanted while its Secret has it.
-		return err == nil && reference.Pool == s.Want.HSM &&
-			(s.Want.Key != "" || reference == present || madeFor(pending, reference))
+	if kept, err := s.keptKey(); err != nil || kept != nil {
+		return bytes.Equal(kept, data)
 	}
-	key, err := keypair.ParseKey(data)
-	if err != nil {
+	if keyFits(data, s.Algorithm, s.Want.HSM) != nil {
 		return false
 	}
-	algorithm, err := keypair.AlgorithmOf(key.Public())
-	return err == nil && algorithm == s.Algorithm
+	reference, err := keypair.ParseReference(data)
+	return err != nil || s.Want.Key != "" || madeFor(pending, reference)
 }
 
 // labelPrefix begins the labels of the keys that are made for a revision.
@@ -242,15 +241,14 @@ func abandonedKey(pending *corev1.Secret, last int64, present keypair.Reference)
 }
 
 // newKey is what a revision's Secret has for its key: the key, or a reference
-// to one that an HSM has or is going to make. An authority's is kept, so that
-// what it signed stays valid.
+// to one that an HSM has or is going to make.
 func (i *issuance) newKey(revision int64) ([]byte, error) {
 	s := i.state
 	if s.Want.Key != "" {
 		return keypair.Reference{Pool: s.Want.HSM, Label: s.Want.Key}.PEM(), nil
 	}
-	if p := s.Pair; s.Want.IsCA && p != nil && p.Chain[0].IsCA && p.Algorithm == i.algorithm && s.Has.HSM == s.Want.HSM && s.Has.Key == "" {
-		return s.Secret.Data[corev1.TLSPrivateKeyKey], nil
+	if kept, err := s.keptKey(); kept != nil || err != nil {
+		return kept, err
 	}
 	if s.Want.HSM != "" {
 		// Nobody else has a key of this label: other clusters may have one of the
@@ -263,6 +261,46 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 		return nil, err
 	}
 	return keypair.MarshalKey(key)
+}
+
+// keptKey is the key of the certificate's Secret where it goes on to be used: an
+// authority's, so that what it signed stays valid, whatever has become of the
+// rest of the Secret. It is nil where a key is to be made: there is no Secret, or
+// the spec says to keep keys elsewhere. Something else in place of an authority's
+// key is an error: it is not overwritten, for it may be what is left of the key.
+// It is pure.
+func (s state) keptKey() ([]byte, error) {
+	moved := s.Has.Issued != nil && (s.Has.HSM != s.Want.HSM || s.Has.Key != s.Want.Key)
+	if !s.Want.IsCA || s.Want.Key != "" || s.Secret == nil || moved {
+		return nil, nil
+	}
+	data := s.Secret.Data[corev1.TLSPrivateKeyKey]
+	if err := keyFits(data, s.Algorithm, s.Want.HSM); err != nil {
+		return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
+			"Secret %q was changed, and the authority's key in tls.key cannot be used: %v; it is never overwritten: restore it, or delete the Secret, which makes a new key: what the authority signed has to be issued anew then", s.Secret.Name, err)
+	}
+	return data, nil
+}
+
+// keyFits says what keeps tls.key from being a key of an algorithm, or a
+// reference to one in an HSMPool, where one is named.
+func keyFits(data []byte, algorithm v1alpha1.KeyAlgorithm, pool string) error {
+	if pool != "" {
+		reference, err := keypair.ParseReference(data)
+		if err == nil && reference.Pool != pool {
+			err = fmt.Errorf("it is in HSMPool %q, not %q", reference.Pool, pool)
+		}
+		return err
+	}
+	key, err := keypair.ParseKey(data)
+	if err != nil {
+		return err
+	}
+	is, err := keypair.AlgorithmOf(key.Public())
+	if err == nil && is != algorithm {
+		err = fmt.Errorf("it is of algorithm %s, not %s", is, algorithm)
+	}
+	return err
 }
 
 // open the key of a revision under way. In an HSM it is made here, if it is to

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -455,6 +457,53 @@ func TestAnAuthorityKeepsItsKey(t *testing.T) {
 	if _, err := w.pair("web-ml-dsa-65").Chain[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: "www.example.com"}); err != nil {
 		t.Error(err)
 	}
+}
+
+// Whatever becomes of the Secret of an authority, its key is not overwritten.
+func TestAnAuthoritysKeyIsNeverOverwritten(t *testing.T) {
+	w := withCA(t)
+	root := &v1alpha1.PQCCertificate{}
+	root.Namespace, root.Name = w.namespace, "root"
+	const name = "root-ecdsa-p256"
+	first := w.secret(name).DeepCopy()
+	key := first.Data[corev1.TLSPrivateKeyKey]
+	for damage, f := range map[string]func(*corev1.Secret){
+		"a certificate that does not parse": func(s *corev1.Secret) { s.Data[corev1.TLSCertKey] = []byte("hello") },
+		"no certificate":                    func(s *corev1.Secret) { s.Data[corev1.TLSCertKey] = nil },
+		"another key's certificate":         func(s *corev1.Secret) { s.Data[corev1.TLSCertKey] = w.secret("root-ml-dsa-65").Data[corev1.TLSCertKey] },
+		"no annotation":                     func(s *corev1.Secret) { delete(s.Annotations, v1alpha1.AnnotationRequested) },
+	} {
+		revision := int64(0)
+		s := w.secret(name)
+		before := s.ResourceVersion
+		w.change(s, func() { f(s) })
+		w.eventually(func() error {
+			now := w.secret(name)
+			if now.ResourceVersion == before || now.ResourceVersion == s.ResourceVersion {
+				return errors.New("it has not been issued anew")
+			}
+			revision, _ = strconv.ParseInt(now.Annotations[v1alpha1.AnnotationRevision], 10, 64)
+			return nil
+		})
+		w.issued(root)
+		if now := w.secret(name); !bytes.Equal(now.Data[corev1.TLSPrivateKeyKey], key) || revision < 2 {
+			t.Errorf("%s: the authority has another key at revision %d", damage, revision)
+		}
+		w.pair(name)
+	}
+
+	s := w.secret(name)
+	w.change(s, func() { s.Data[corev1.TLSPrivateKeyKey] = key[:len(key)/2] })
+	c := w.condition(root, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSecretInvalid)
+	if !strings.Contains(c.Message, `Secret "root-ecdsa-p256" was changed, and the authority's key in tls.key cannot be used: no private key in PEM form`) || !strings.Contains(c.Message, "delete the Secret") {
+		t.Error(c.Message)
+	}
+	if now := w.secret(name); now.ResourceVersion != s.ResourceVersion {
+		t.Error("the Secret was touched")
+	}
+	w.change(s, func() { s.Data[corev1.TLSPrivateKeyKey] = key })
+	w.issued(root)
+	w.secretsStaySecret()
 }
 
 func TestChangesOfTheSpec(t *testing.T) {

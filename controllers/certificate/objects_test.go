@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
@@ -140,8 +141,11 @@ func TestPendingKeys(t *testing.T) {
 	inPool.HSM, inOther.HSM = "pool", "other"
 	referring := buildPending(web(), "ML-DSA-44", 3, inPool, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
 	former := keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-1-x"}
-	keeping := buildPending(web(), "ML-DSA-44", 3, inPool, former.PEM())
+	authority := inPool
+	authority.IsCA = true
+	keeping := buildPending(web(), "ML-DSA-44", 3, authority, former.PEM())
 	serving := &corev1.Secret{Data: map[string][]byte{"tls.key": former.PEM()}}
+	anew := buildPending(web(), "ML-DSA-44", 3, authority, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
 	inUse := inPool
 	inUse.Key = former.Label
 	using := buildPending(web(), "ML-DSA-44", 3, inUse, former.PEM())
@@ -165,13 +169,86 @@ func TestPendingKeys(t *testing.T) {
 		"in another HSM":             {referring, "ML-DSA-44", inOther, 2, nil, false},
 		"in an HSM, not wanted":      {referring, "ML-DSA-44", r, 2, nil, false},
 		"in no HSM, wanted":          {s, "ML-DSA-44", inPool, 2, nil, false},
-		"of the present authority":   {keeping, "ML-DSA-44", inPool, 2, serving, true},
-		"of an authority that went":  {keeping, "ML-DSA-44", inPool, 2, nil, false},
+		"of the present authority":   {keeping, "ML-DSA-44", authority, 2, serving, true},
+		"of an authority that went":  {keeping, "ML-DSA-44", authority, 2, nil, false},
+		"of an authority to come":    {anew, "ML-DSA-44", authority, 2, nil, true},
+		"not of the authority":       {anew, "ML-DSA-44", authority, 2, serving, false},
 		"that was there before":      {using, "ML-DSA-44", inUse, 2, nil, true},
 	} {
 		if fit := pendingFits(c.secret, state{Algorithm: c.algorithm, Want: c.want, Secret: c.present}, c.last); fit != c.fit {
 			t.Errorf("a key %s fits: %t", name, fit)
 		}
+	}
+}
+
+// What an authority signed is valid as long as its key is there, so that is kept
+// whatever has become of the rest of its Secret.
+func TestWhichKeysAreKept(t *testing.T) {
+	private := func(algorithm v1alpha1.KeyAlgorithm) []byte {
+		key, err := pki.GenerateKey(algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := keypair.MarshalKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	own, other := private("ML-DSA-44"), private("ECDSA-P256")
+	inPool := keypair.Reference{Pool: "vault", Label: "root-1"}.PEM()
+	const none, kept, refused = "none", "kept", "refused"
+	asked := func(f func(*record)) record {
+		r := record{IsCA: true}
+		f(&r)
+		return r
+	}
+	authority := asked(func(*record) {})
+	vault := asked(func(r *record) { r.HSM = "vault" })
+	issued := func(r record) record {
+		r.Issued = &metav1.Time{Time: issuedAt}
+		return r
+	}
+	for name, c := range map[string]struct {
+		want, has record
+		key       []byte
+		result    string
+	}{
+		"an authority's":                             {authority, issued(authority), own, kept},
+		"whose annotation is gone":                   {authority, record{}, own, kept},
+		"in an HSM":                                  {vault, issued(vault), inPool, kept},
+		"in an HSM, whose annotation is gone":        {vault, record{}, inPool, kept},
+		"a server's":                                 {record{}, issued(record{}), own, none},
+		"that goes into an HSM":                      {vault, issued(authority), own, none},
+		"that comes back from one":                   {authority, issued(vault), inPool, none},
+		"that goes into another":                     {vault, issued(asked(func(r *record) { r.HSM = "other" })), keypair.Reference{Pool: "other", Label: "x"}.PEM(), none},
+		"which another one in the HSM follows":       {asked(func(r *record) { r.HSM, r.Key = "vault", "root" }), issued(vault), inPool, none},
+		"which was there before, and goes":           {vault, issued(asked(func(r *record) { r.HSM, r.Key = "vault", "root" })), inPool, none},
+		"that does not parse":                        {authority, issued(authority), own[:100], refused},
+		"that is gone":                               {authority, issued(authority), nil, refused},
+		"of another algorithm":                       {authority, issued(authority), other, refused},
+		"in an HSM, where a Secret's belongs":        {authority, issued(authority), inPool, refused},
+		"in a Secret, where an HSM's belongs":        {vault, issued(vault), own, refused},
+		"in another HSM than the annotation says":    {vault, issued(vault), keypair.Reference{Pool: "other", Label: "x"}.PEM(), refused},
+		"in an HSM, with neither key nor annotation": {vault, record{}, []byte("x"), refused},
+	} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "root-ml-dsa-44"}, Data: map[string][]byte{"tls.key": c.key, "tls.crt": []byte("damaged")}}
+		key, err := state{Algorithm: "ML-DSA-44", Want: c.want, Has: c.has, Secret: secret}.keptKey()
+		result := none
+		switch p, ok := conditions.AsProblem(err); {
+		case ok && p.Reason == v1alpha1.ReasonSecretInvalid && p.After == 0 && strings.Contains(p.Message, `Secret "root-ml-dsa-44"`) && strings.Contains(p.Message, "delete the Secret"):
+			result = refused
+		case err != nil:
+			result = err.Error()
+		case slices.Equal(key, c.key) && key != nil:
+			result = kept
+		}
+		if result != c.result {
+			t.Errorf("a key %s: %s, want %s", name, result, c.result)
+		}
+	}
+	if key, err := (state{Want: authority}).keptKey(); key != nil || err != nil {
+		t.Errorf("without a Secret: %q, %v", key, err)
 	}
 }
 

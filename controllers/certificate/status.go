@@ -215,6 +215,7 @@ var severity = map[string]int{
 	v1alpha1.ReasonDenied:              failing + 1,
 	v1alpha1.ReasonCertManagerNotFound: failing + 2,
 	v1alpha1.ReasonSecretNotOwned:      failing + 3,
+	v1alpha1.ReasonSecretInvalid:       failing + 4,
 }
 
 func reasonOf(err error) string {
