@@ -96,7 +96,8 @@ type PQCCertificateSpec struct {
 	// algorithms of the keys: one certificate each. Those in lower case are the
 	// OpenSSL provider's, experimental all of them
 	// (docs/reference/algorithms.md): PQCIssuers sign them, other issuers need
-	// not know them.
+	// not know them. The Secret of one that is taken away goes when all others are
+	// there and no gateway has it in its configuration; a CA's stays.
 	// +optional
 	// +listType=set
 	// +kubebuilder:default={"ML-DSA-65","ECDSA-P256"}

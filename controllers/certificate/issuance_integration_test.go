@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,9 +23,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 	"qtls.dev/qtls/internal/pki"
+	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -504,6 +507,66 @@ func TestAnAuthoritysKeyIsNeverOverwritten(t *testing.T) {
 	w.change(s, func() { s.Data[corev1.TLSPrivateKeyKey] = key })
 	w.issued(root)
 	w.secretsStaySecret()
+}
+
+// Gateways serve the certificate of a former algorithm until they have the new
+// one, and need its Secret for every pod that starts.
+func TestAFormerAlgorithmIsServedOn(t *testing.T) {
+	w := withCA(t)
+	revision, err := json.Marshal(dataplane.Revision{Certificates: []dataplane.Certificate{{Name: "web", Secret: "web-ecdsa-p256"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "edge", UID: "uid-1"}}
+	published := resources.DataPlane(gateway, map[string]string{dataplane.RevisionKey("r1"): string(revision)})
+	published.OwnerReferences = nil
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(published, web)
+	w.issued(web)
+
+	w.approving = false
+	w.change(web, func() { web.Spec.Algorithms = []v1alpha1.KeyAlgorithm{"ML-DSA-65"} })
+	w.request()
+	stays := func() {
+		t.Helper()
+		testenv.Never(t, time.Second, func(context.Context) error {
+			if !slices.Contains(w.secretNames(), "web-ecdsa-p256") {
+				return errors.New("the Secret that the gateway serves is gone")
+			}
+			return nil
+		})
+	}
+	stays() // nothing has taken its place
+	w.approving = true
+	w.issued(web)
+	stays() // the gateway has not followed
+
+	w.change(published, func() { published.Data = nil })
+	w.pass(web, time.Second)
+	w.eventually(func() error {
+		if names := w.secretNames(); slices.Contains(names, "web-ecdsa-p256") {
+			return fmt.Errorf("Secrets %v", names)
+		}
+		return nil
+	})
+}
+
+func TestAnAuthoritysFormerAlgorithmStays(t *testing.T) {
+	w := withCA(t)
+	root := &v1alpha1.PQCCertificate{}
+	root.Namespace, root.Name = w.namespace, "root"
+	before := w.secret("root-ecdsa-p256")
+	w.change(root, func() { root.Spec.Algorithms = []v1alpha1.KeyAlgorithm{"ML-DSA-65", "ECDSA-P384"} })
+	w.issued(root)
+	if after := w.secret("root-ecdsa-p256"); after.ResourceVersion != before.ResourceVersion {
+		t.Error("it was touched")
+	}
+	// Wanted again, it is what it was.
+	w.change(root, func() { root.Spec.Algorithms = []v1alpha1.KeyAlgorithm{"ML-DSA-65", "ECDSA-P256"} })
+	w.issued(root)
+	if after := w.secret("root-ecdsa-p256"); !bytes.Equal(after.Data[corev1.TLSPrivateKeyKey], before.Data[corev1.TLSPrivateKeyKey]) {
+		t.Error("it has another key")
+	}
 }
 
 func TestChangesOfTheSpec(t *testing.T) {

@@ -2,16 +2,21 @@ package certificate
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/pki"
 )
@@ -382,15 +387,72 @@ func TestLeftovers(t *testing.T) {
 			[]string{"web-ecdsa-p256-next", "web-rsa-2048", "web-rsa-2048-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, o := range leftovers(c, slices.Clone(secrets), slices.Clone(requests), test.outcomes) {
-				got = append(got, o.GetName())
-			}
-			slices.Sort(got)
-			if !slices.Equal(got, test.want) {
+			if got := names(leftovers(c, slices.Clone(secrets), slices.Clone(requests), test.outcomes)); !slices.Equal(got, test.want) {
 				t.Errorf("%v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+func names(objects []client.Object) []string {
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// A certificate whose algorithm the spec no longer names is what gateways serve
+// until they have the others.
+func TestFormerAlgorithmsStayUntilTheyAreReplaced(t *testing.T) {
+	c := web()
+	authority := web()
+	authority.Spec.IsCA = true
+	secrets := []metav1.PartialObjectMetadata{}
+	for _, name := range []string{"web-ml-dsa-65", "web-rsa-2048", "web-rsa-2048-next"} {
+		secrets = append(secrets, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, certificateKind)}}})
+	}
+	for name, test := range map[string]struct {
+		certificate *v1alpha1.PQCCertificate
+		outcomes    []outcome
+		want        []string
+	}{
+		"all are there":             {c, []outcome{fine("ML-DSA-65", time.Hour), fine("ECDSA-P256", time.Hour)}, []string{"web-rsa-2048", "web-rsa-2048-next"}},
+		"one is renewed":            {c, []outcome{renewing("ML-DSA-65", nil), fine("ECDSA-P256", time.Hour)}, []string{"web-rsa-2048", "web-rsa-2048-next"}},
+		"one is not there yet":      {c, []outcome{fine("ML-DSA-65", time.Hour), lacking("ECDSA-P256", nil)}, []string{"web-rsa-2048-next"}},
+		"of one nothing is known":   {c, []outcome{fine("ML-DSA-65", time.Hour), failed(c, "ECDSA-P256", errors.New("away"))}, []string{"web-rsa-2048-next"}},
+		"they are authorities' own": {authority, []outcome{fine("ML-DSA-65", time.Hour)}, []string{"web-rsa-2048-next"}},
+	} {
+		if got := names(leftovers(test.certificate, slices.Clone(secrets), nil, test.outcomes)); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v are deleted, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestSecretsOfPublishedRevisions(t *testing.T) {
+	revision := func(secrets ...string) string {
+		var r dataplane.Revision
+		for _, s := range secrets {
+			r.Certificates = append(r.Certificates, dataplane.Certificate{Secret: s})
+		}
+		data, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	gateway := func(data map[string]string) corev1.ConfigMap {
+		return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "edge-dataplane"}, Data: data}
+	}
+	got, err := secretsOf([]corev1.ConfigMap{
+		gateway(map[string]string{dataplane.RevisionKey("1"): revision("a"), dataplane.RevisionKey("2"): revision("b", "c"), dataplane.KeyAssignment: "{}", dataplane.KeyEndpoints: "{}"}),
+		gateway(map[string]string{dataplane.RevisionKey("3"): revision()}), gateway(nil)})
+	if err != nil || !maps.Equal(got, map[string]bool{"a": true, "b": true, "c": true}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := secretsOf([]corev1.ConfigMap{gateway(map[string]string{dataplane.RevisionKey("1"): "{"})}); err == nil || !strings.Contains(err.Error(), "edge-dataplane") {
+		t.Errorf("of a revision that does not parse: %v", err)
 	}
 }
 

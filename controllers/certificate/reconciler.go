@@ -11,8 +11,10 @@ package certificate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/latewatch"
@@ -38,6 +41,7 @@ import (
 // +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconciler reconciles PQCCertificates.
@@ -106,7 +110,8 @@ func (r *Reconciler) ownRequests(ctx context.Context, c *v1alpha1.PQCCertificate
 }
 
 // sweep deletes what belongs to the PQCCertificate and is of no use any more.
-// done is false where a key could not be destroyed.
+// done is false where a key could not be destroyed, or a gateway still serves a
+// certificate.
 func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) (done bool, err error) {
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
@@ -125,13 +130,55 @@ func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requ
 			done = done && abandoned
 		}
 	}
+	served, err := r.served(ctx, c.Namespace, objects)
+	if err != nil {
+		return false, err
+	}
 	var errs []error
 	for _, o := range objects {
-		if !isPending(o) {
+		switch {
+		case isPending(o):
+		case isSecret(o) && served[o.GetName()]:
+			done = false
+		default:
 			errs = append(errs, r.delete(ctx, o))
 		}
 	}
 	return done, errors.Join(errs...)
+}
+
+// served are the Secrets that a published revision of a gateway names: without
+// one of them no new pod of it starts. Where no certificate's Secret is among
+// the objects to delete nothing is looked up.
+func (r *Reconciler) served(ctx context.Context, namespace string, objects []client.Object) (map[string]bool, error) {
+	if !slices.ContainsFunc(objects, func(o client.Object) bool { return isSecret(o) && !isPending(o) }) {
+		return nil, nil
+	}
+	var published corev1.ConfigMapList
+	if err := r.APIReader.List(ctx, &published, client.InNamespace(namespace), client.HasLabels{v1alpha1.LabelGateway}); err != nil {
+		return nil, fmt.Errorf("ConfigMaps of gateways: %w", err)
+	}
+	return secretsOf(published.Items)
+}
+
+// secretsOf the revisions in gateways' ConfigMaps. It is pure.
+func secretsOf(published []corev1.ConfigMap) (map[string]bool, error) {
+	names := map[string]bool{}
+	for _, cm := range published {
+		for key, value := range cm.Data {
+			if !strings.HasPrefix(key, dataplane.KeyRevisionPrefix) {
+				continue
+			}
+			var revision dataplane.Revision
+			if err := json.Unmarshal([]byte(value), &revision); err != nil {
+				return nil, fmt.Errorf("ConfigMap %q, key %s: %w", cm.Name, key, err)
+			}
+			for _, certificate := range revision.Certificates {
+				names[certificate.Secret] = true
+			}
+		}
+	}
+	return names, nil
 }
 
 // abandon destroys the key that was made in an HSM for a revision that was given
@@ -172,13 +219,17 @@ func (r *Reconciler) keep(ctx context.Context, pending *corev1.Secret, key keypa
 	return nil
 }
 
+func isSecret(o client.Object) bool { return o.GetObjectKind().GroupVersionKind().Kind == "Secret" }
+
 func isPending(o client.Object) bool {
-	return o.GetObjectKind().GroupVersionKind().Kind == "Secret" && strings.HasSuffix(o.GetName(), pendingSuffix)
+	return isSecret(o) && strings.HasSuffix(o.GetName(), pendingSuffix)
 }
 
 // leftovers are the objects to delete: of algorithms that the spec no longer
 // names, keys of finished issuances, and CertificateRequests other than the
-// one under way, the last and the one before. It is pure.
+// one under way, the last and the one before. The certificate of a former
+// algorithm stays until those of all others are there, and an authority's for
+// ever: what its key signed is still about. It is pure.
 func leftovers(c *v1alpha1.PQCCertificate, secrets []metav1.PartialObjectMetadata, requests []cmapi.CertificateRequest, outcomes []outcome) []client.Object {
 	wanted := map[string]bool{}
 	byAlgorithm := map[string]outcome{}
@@ -187,10 +238,12 @@ func leftovers(c *v1alpha1.PQCCertificate, secrets []metav1.PartialObjectMetadat
 		wanted[pendingName(o.status.SecretName)] = o.underway != 0 || o.unknown
 		byAlgorithm[string(o.status.Algorithm)] = o
 	}
+	replaced := !c.Spec.IsCA && !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.unusable != "" })
 	var objects []client.Object
 	for i := range secrets {
-		if s := &secrets[i]; metav1.IsControlledBy(s, c) && !wanted[s.Name] {
-			s.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		s := &secrets[i]
+		s.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		if metav1.IsControlledBy(s, c) && !wanted[s.Name] && (replaced || isPending(s)) {
 			objects = append(objects, s)
 		}
 	}
