@@ -8,6 +8,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,7 +22,8 @@ import (
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlspolicies,verbs=create
 
-// retry is how the API server is asked again when it did not take a policy.
+// retry is how the API server is asked again when it did not take a policy: later
+// and later, and every minute in the end.
 var retry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 1 << 30, Cap: time.Minute}
 
 // Installer creates the shipped policies that the cluster lacks, when the
@@ -33,23 +35,22 @@ type Installer struct {
 
 // Start implements manager.Runnable. It returns when every policy is there.
 func (i *Installer) Start(ctx context.Context) error {
-	policies, err := shipped.Policies()
+	missing, err := shipped.Policies()
 	if err != nil {
 		return err
 	}
-	for _, p := range policies {
-		err := wait.ExponentialBackoffWithContext(ctx, retry, func(ctx context.Context) (bool, error) {
-			if err := i.create(ctx, p); err != nil {
+	// Not wait.ExponentialBackoff, which gives up when the cap is reached.
+	_ = retry.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		missing = slices.DeleteFunc(missing, func(p *v1alpha1.QTLSPolicy) bool {
+			err := i.create(ctx, p)
+			if err != nil {
 				ctrl.LoggerFrom(ctx).Error(err, "trying again")
-				return false, nil
 			}
-			return true, nil
+			return err == nil
 		})
-		if err != nil {
-			return nil // the operator ends; its next leader goes on
-		}
-	}
-	return nil
+		return len(missing) == 0, nil
+	})
+	return nil // where the operator ends first its next leader goes on
 }
 
 func (i *Installer) create(ctx context.Context, p *v1alpha1.QTLSPolicy) error {
