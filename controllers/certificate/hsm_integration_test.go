@@ -631,7 +631,7 @@ func TestChainsOfARealToken(t *testing.T) {
 	w.issued(web)
 	for _, name := range []string{"web-ml-dsa-44", "web-ecdsa-p384"} {
 		data := w.secret(name).Data
-		if err := openssl.VerifyChain(data["tls.crt"], nil, data["ca.crt"], w.clock.Now()); err != nil {
+		if err := openssl.VerifyChain(data["tls.crt"], nil, data["ca.crt"], "sslserver", w.clock.Now()); err != nil {
 			t.Errorf("Secret %s: %v", name, err)
 		}
 	}

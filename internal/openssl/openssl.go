@@ -51,10 +51,14 @@ func Verify(public, message, signature []byte) error {
 }
 
 // VerifyChain checks that a leaf's chain leads, through some of the others, to
-// one of the anchors at a time. All are certificates in PEM form.
-func VerifyChain(leaf, others, anchors []byte, at time.Time) error {
+// one of the anchors at a time, and that it is good for a purpose (sslserver,
+// sslclient), if one is named. All are certificates in PEM form.
+func VerifyChain(leaf, others, anchors []byte, purpose string, at time.Time) error {
 	c := command{name: "verify", inputs: [][]byte{leaf, anchors}, arguments: []string{
 		"-attime", strconv.FormatInt(at.Unix(), 10), "-partial_chain", "-no-CApath", "-no-CAstore", "-CAfile", input(1)}}
+	if purpose != "" {
+		c.arguments = append(c.arguments, "-purpose", purpose)
+	}
 	if len(others) > 0 {
 		c.inputs, c.arguments = append(c.inputs, others), append(c.arguments, "-untrusted", input(2))
 	}

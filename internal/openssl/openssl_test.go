@@ -72,7 +72,7 @@ func TestChainsAreVerified(t *testing.T) {
 		{"another root", middle, file("p521_mldsa87.crt"), at, false},
 		{"before its time", middle, root, at.AddDate(-10, 0, 0), false},
 	} {
-		err := VerifyChain(leaf, tc.others, tc.root, tc.at)
+		err := VerifyChain(leaf, tc.others, tc.root, "sslserver", tc.at)
 		if (err == nil) != tc.want || err != nil && !errors.Is(err, ErrWrongSignature) {
 			t.Errorf("%s: %v, want it to verify: %t", tc.name, err, tc.want)
 		}

@@ -83,6 +83,8 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 		return errors.New("it is for another key than the one requested")
 	case leaf.IsCA != want.IsCA:
 		return fmt.Errorf("it says CA:%t where CA:%t was requested", leaf.IsCA, want.IsCA)
+	case missingUsage(leaf) != "":
+		return fmt.Errorf("it lacks %s", missingUsage(leaf))
 	case !now.Before(leaf.NotAfter):
 		return fmt.Errorf("it expired at %s", stamp(leaf.NotAfter))
 	case leaf.NotBefore.Sub(now) > skew:
@@ -94,6 +96,25 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	if len(authorities) == 0 {
 		authorities = []*x509.Certificate{c.Anchor}
 	}
+	usage := x509.ExtKeyUsageServerAuth
+	if want.IsCA {
+		usage = x509.ExtKeyUsageAny
+	}
+	at := now
+	if at.Before(leaf.NotBefore) {
+		at = leaf.NotBefore // the issuer's clock is a little ahead
+	}
+	if err := c.verify(authorities, usage, at); err != nil {
+		return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
+	}
+	return nil
+}
+
+// verify the chain as a client does that trusts the authorities.
+func (c Chain) verify(authorities []*x509.Certificate, usage x509.ExtKeyUsage, at time.Time) error {
+	if keypair.NeedsProvider(c.Certificates...) || keypair.NeedsProvider(authorities...) {
+		return verifyWithProvider(c, authorities, usage, at)
+	}
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	for _, a := range authorities {
 		roots.AddCert(a)
@@ -101,20 +122,26 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	for _, i := range c.Certificates[1:] {
 		intermediates.AddCert(i)
 	}
-	at := now
-	if at.Before(leaf.NotBefore) {
-		at = leaf.NotBefore // the issuer's clock is a little ahead
+	_, err := c.Leaf().Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}
+
+// missingUsage is what keeps an authority's certificate from signing others, or
+// a server's from being taken by TLS clients: an extension that is not there
+// allows everything.
+func missingUsage(c *x509.Certificate) string {
+	limited := len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) > 0
+	switch {
+	case c.IsCA && c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
+		return "keyCertSign in its keyUsage"
+	case c.IsCA:
+		return ""
+	case c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		return "digitalSignature in its keyUsage"
+	case limited && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth):
+		return "serverAuth in its extendedKeyUsage"
 	}
-	var err error
-	if keypair.NeedsProvider(c.Certificates...) || keypair.NeedsProvider(authorities...) {
-		err = verifyWithProvider(c, authorities, at)
-	} else {
-		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
-	}
-	if err != nil {
-		return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
-	}
-	return nil
+	return ""
 }
 
 func missingNames(leaf *x509.Certificate, want Names) []string {

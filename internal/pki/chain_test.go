@@ -2,9 +2,14 @@ package pki
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/openssl/openssltest"
 )
 
 // three makes a chain of leaf, intermediate and root.
@@ -77,6 +82,54 @@ func TestChainsAreChecked(t *testing.T) {
 				t.Errorf("error %v; want %q", err, c.err)
 			}
 		})
+	}
+}
+
+// A server's certificate that no TLS client takes is of no use, nor is that of an
+// authority which may not sign. What no extension limits is allowed.
+func TestUsagesAreChecked(t *testing.T) {
+	openssltest.Use(t)
+	const signing, enciphering = x509.KeyUsageDigitalSignature, x509.KeyUsageKeyEncipherment
+	server, client, anything := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
+	for name, c := range map[string]struct {
+		isCA     bool
+		usage    x509.KeyUsage
+		extended []x509.ExtKeyUsage
+		above    []x509.ExtKeyUsage // of the authority
+		err      string
+	}{
+		"a server":                            {false, signing, server, nil, ""},
+		"a server and client":                 {false, signing | enciphering, append(client, server...), nil, ""},
+		"a server of any kind":                {false, 0, nil, nil, ""},
+		"a client":                            {false, signing, client, nil, "it lacks serverAuth in its extendedKeyUsage"},
+		"of any use, which OpenSSL refuses":   {false, signing, anything, nil, "it lacks serverAuth in its extendedKeyUsage"},
+		"a server that cannot sign":           {false, enciphering, server, nil, "it lacks digitalSignature in its keyUsage"},
+		"a server under one for servers":      {false, signing, server, server, ""},
+		"a server under one for clients":      {false, signing, server, client, "does not lead to the issuer's CA"},
+		"an authority":                        {true, x509.KeyUsageCertSign, nil, nil, ""},
+		"an authority of any kind":            {true, 0, nil, nil, ""},
+		"an authority that cannot sign":       {true, x509.KeyUsageCRLSign, nil, nil, "it lacks keyCertSign in its keyUsage"},
+		"an authority for clients, of itself": {true, x509.KeyUsageCertSign, client, client, ""},
+	} {
+		for _, algorithm := range []v1alpha1.KeyAlgorithm{"ECDSA-P256", "haetae2"} {
+			top, k := key(t, algorithm), key(t, "ML-DSA-44")
+			above := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: now, NotAfter: now.Add(time.Hour),
+				IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: c.above, SubjectKeyId: []byte{1}}
+			anchor, err := create(above, above, top.Public(), top)
+			if err != nil {
+				t.Fatal(err)
+			}
+			template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "a"}, DNSNames: []string{"a.example.com"}, NotBefore: now, NotAfter: now.Add(time.Hour),
+				IsCA: c.isCA, BasicConstraintsValid: true, KeyUsage: c.usage, ExtKeyUsage: c.extended}
+			leaf, err := create(template, anchor, k.Public(), top)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = NewChain(leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA}, []*x509.Certificate{anchor}, now)
+			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("%s, under %s: error %v; want %q", name, algorithm, err, c.err)
+			}
+		}
 	}
 }
 

@@ -209,7 +209,14 @@ func signedBy(c, issuer *x509.Certificate) bool {
 	return c.CheckSignatureFrom(issuer) == nil
 }
 
+// purposes are OpenSSL's words for what a chain is to be good for; without one it
+// is not asked.
+var purposes = map[x509.ExtKeyUsage]string{
+	x509.ExtKeyUsageServerAuth: "sslserver",
+	x509.ExtKeyUsageClientAuth: "sslclient",
+}
+
 // verifyWithProvider is x509.Certificate.Verify by OpenSSL.
-func verifyWithProvider(chain Chain, authorities []*x509.Certificate, at time.Time) error {
-	return openssl.VerifyChain(CertificatesPEM(chain.Leaf()), CertificatesPEM(chain.Certificates[1:]...), CertificatesPEM(authorities...), at)
+func verifyWithProvider(chain Chain, authorities []*x509.Certificate, usage x509.ExtKeyUsage, at time.Time) error {
+	return openssl.VerifyChain(CertificatesPEM(chain.Leaf()), CertificatesPEM(chain.Certificates[1:]...), CertificatesPEM(authorities...), purposes[usage], at)
 }
