@@ -121,6 +121,9 @@ func (i *issuance) advance(ctx context.Context, o outcome) (underway int64, err 
 	}
 	switch p.phase {
 	case phaseSigned:
+		if begin := chain.Leaf().NotBefore; o.unusable == "" && i.now.Before(begin) { // the issuer's clock is ahead
+			return underway, conditions.Waiting(begin.Sub(i.now), v1alpha1.ReasonIssuing, "%s signed CertificateRequest %q; the certificate is valid from %s on, and the present one serves until then", i.state.Want.issuer(), cr.Name, stamp(begin))
+		}
 		return underway, i.store(ctx, pending, chain, authorities)
 	case phaseDenied, phaseFailed:
 		return underway, i.retry(ctx, cr, pending, key, p)

@@ -745,6 +745,69 @@ func TestWhatOtherIssuersReturn(t *testing.T) {
 	}
 }
 
+// Clients would refuse what another issuer signs with a clock that is ahead, and
+// the present certificate serves.
+func TestARenewalThatIsNotValidYetWaits(t *testing.T) {
+	w := withCA(t)
+	root := w.secret("root-ecdsa-p256")
+	authority, err := pki.ParseAuthority(root.Data[corev1.TLSCertKey], root.Data[corev1.TLSPrivateKeyKey], nil, w.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// sign as an issuer does whose certificates are valid from then on.
+	sign := func(from time.Time) {
+		t.Helper()
+		cr := w.request()
+		csr, err := pki.ParseRequest(cr.Spec.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		issued, err := authority.Sign(pki.Order{Request: csr, Duration: cr.Spec.Duration.Duration, KeyUsage: x509.KeyUsageDigitalSignature}, from.Add(5*time.Minute)) // it dates back
+		if err != nil {
+			t.Fatal(err)
+		}
+		if begin := issued.Chain.Leaf().NotBefore; !begin.Equal(from) {
+			t.Fatalf("it is valid from %s, not %s", begin, from)
+		}
+		w.eventually(func() error {
+			w.get(cr)
+			if len(cr.Status.Conditions) != 1 {
+				return fmt.Errorf("not just approved: %+v", cr.Status)
+			}
+			return nil
+		})
+		cr.Status.Certificate = pki.CertificatesPEM(issued.Chain.Certificates...)
+		cr.Status.CA = pki.CertificatesPEM(issued.Chain.Anchor)
+		w.decide(cr, cmapi.CertificateRequestConditionReady, cmapi.CertificateRequestReasonIssued, "")
+	}
+	web := server("web", "theirs", "ECDSA-P256")
+	web.Spec.IssuerRef = v1alpha1.IssuerReference{Name: "theirs", Kind: "ClusterIssuer", Group: "cert-manager.io"}
+	w.create(web)
+	sign(w.clock.Now().Add(4 * time.Minute))
+	w.issued(web) // nothing else serves
+	first := w.pair("web-ecdsa-p256").SerialNumber()
+
+	w.pass(web, 5*time.Minute)
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "1") })
+	from := w.clock.Now().Add(4 * time.Minute)
+	sign(from)
+	w.eventually(func() error {
+		w.get(web)
+		if c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing); c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "valid from "+from.UTC().Format(time.RFC3339)) {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+	if w.pair("web-ecdsa-p256").SerialNumber() != first {
+		t.Error("it was replaced by one that is not valid yet")
+	}
+	w.pass(web, 4*time.Minute)
+	w.revision(web, 2)
+	if w.pair("web-ecdsa-p256").SerialNumber() == first {
+		t.Error("it was not replaced")
+	}
+}
+
 func TestCertManagerComesLater(t *testing.T) {
 	install := testenv.WithoutCertManager(t)
 	w := newWorld(t)
