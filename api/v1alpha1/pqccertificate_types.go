@@ -57,7 +57,8 @@ type PQCCertificateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="ipAddresses: each an IPv4 or IPv6 address"
 	IPAddresses []string `json:"ipAddresses,omitempty"`
 
-	// commonName of the subject. Clients do not look at it for host names.
+	// commonName of the subject. Clients do not look at it for host names, and a
+	// server's certificate that comes without it is taken.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

@@ -90,7 +90,7 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	case leaf.NotBefore.Sub(now) > skew:
 		return fmt.Errorf("it is not valid before %s", stamp(leaf.NotBefore))
 	}
-	if missing := missingNames(leaf, want.Names); len(missing) > 0 {
+	if missing := missingNames(leaf, want); len(missing) > 0 {
 		return fmt.Errorf("it lacks the requested names %s", strings.Join(missing, ", "))
 	}
 	if len(authorities) == 0 {
@@ -144,17 +144,20 @@ func missingUsage(c *x509.Certificate) string {
 	return ""
 }
 
-func missingNames(leaf *x509.Certificate, want Names) []string {
+// missingNames are those that were requested and are not there. The common name
+// is an authority's alone: clients do not look at a server's, and public CAs leave
+// it out.
+func missingNames(leaf *x509.Certificate, want Wanted) []string {
 	var missing []string
-	if want.CommonName != "" && leaf.Subject.CommonName != want.CommonName {
-		missing = append(missing, fmt.Sprintf("CN=%s", want.CommonName))
+	if want.IsCA && leaf.Subject.CommonName != want.Names.CommonName {
+		missing = append(missing, fmt.Sprintf("CN=%s", want.Names.CommonName))
 	}
-	for _, n := range want.DNSNames {
+	for _, n := range want.Names.DNSNames {
 		if !slices.ContainsFunc(leaf.DNSNames, func(m string) bool { return strings.EqualFold(m, n) }) {
 			missing = append(missing, n)
 		}
 	}
-	for _, a := range want.IPAddresses {
+	for _, a := range want.Names.IPAddresses {
 		if !slices.ContainsFunc(leaf.IPAddresses, func(b net.IP) bool { return b.Equal(a) }) {
 			missing = append(missing, a.String())
 		}

@@ -68,7 +68,10 @@ func TestChainsAreChecked(t *testing.T) {
 		"an intermediate as CA":    {whole, good, []*x509.Certificate{middle}, now, ""},
 		"the issuer's clock ahead": {whole, good, []*x509.Certificate{top}, now.Add(-6 * time.Minute), ""},
 		"another key":              {whole, Wanted{Key: key(t, "ML-DSA-65").Public()}, nil, now, "another key"},
-		"a missing name":           {whole, Wanted{Key: leafKey, Names: Names{CommonName: "a", DNSNames: []string{"www.example.com", "b.c"}}}, nil, now, "lacks the requested names CN=a, b.c"},
+		"a missing name":           {whole, Wanted{Key: leafKey, Names: Names{CommonName: "a", DNSNames: []string{"www.example.com", "b.c"}}}, nil, now, "lacks the requested names b.c"},
+		"a server's common name":   {whole, Wanted{Key: leafKey, Names: Names{CommonName: "a", DNSNames: []string{"www.example.com"}}}, nil, now, ""},
+		"an authority's":           {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "Root ML-DSA-87"}}, nil, now, ""},
+		"another authority's":      {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "a"}}, nil, now, "lacks the requested names CN=a"},
 		"not a CA":                 {whole, Wanted{Key: leafKey, IsCA: true}, nil, now, "CA:false"},
 		"a CA":                     {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public()}, nil, now, "CA:true"},
 		"expired":                  {whole, good, nil, now.Add(25 * time.Hour), "expired"},
@@ -125,7 +128,7 @@ func TestUsagesAreChecked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = NewChain(leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA}, []*x509.Certificate{anchor}, now)
+			err = NewChain(leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA, Names: Names{CommonName: "a"}}, []*x509.Certificate{anchor}, now)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("%s, under %s: error %v; want %q", name, algorithm, err, c.err)
 			}
