@@ -62,9 +62,9 @@ func Parse(certPEM, keyPEM []byte) (*KeyPair, error) {
 // and leaves out what is not part of the chain.
 func order(leaf *x509.Certificate, others []*x509.Certificate) []*x509.Certificate {
 	chain := []*x509.Certificate{leaf}
-	for last := leaf; !selfIssued(last) && len(chain) <= len(others); {
+	for last := leaf; !SelfSigned(last) && len(chain) <= len(others); {
 		i := slices.IndexFunc(others, func(c *x509.Certificate) bool {
-			return bytes.Equal(c.RawSubject, last.RawIssuer) && !selfIssued(c) && signed(last, c)
+			return bytes.Equal(c.RawSubject, last.RawIssuer) && !SelfSigned(c) && signed(last, c)
 		})
 		if i < 0 {
 			break
@@ -85,7 +85,23 @@ func signed(c, authority *x509.Certificate) bool {
 	return c.CheckSignatureFrom(authority) == nil
 }
 
-func selfIssued(c *x509.Certificate) bool { return bytes.Equal(c.RawSubject, c.RawIssuer) }
+// SelfSigned says whether a certificate is signed with its own key. Its being an
+// authority does not matter, and the same name is not enough: a CA that takes up a
+// new key signs that with the old one, under one name (RFC 5280, section 3.2), and
+// clients that trust the old one need this link. Where Go cannot verify the
+// signature, which is the provider's or long broken, the key's identifier tells: all
+// but self-signed certificates have their signer's (RFC 5280, section 4.2.1.1).
+func SelfSigned(c *x509.Certificate) bool {
+	if !bytes.Equal(c.RawSubject, c.RawIssuer) {
+		return false
+	}
+	err := c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature)
+	var insecure x509.InsecureAlgorithmError
+	if errors.As(err, &insecure) || errors.Is(err, x509.ErrUnsupportedAlgorithm) {
+		return len(c.AuthorityKeyId) == 0 || bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId)
+	}
+	return err == nil
+}
 
 // ParseCertificates reads one or more certificates in PEM form.
 func ParseCertificates(data []byte) ([]*x509.Certificate, error) {
@@ -204,7 +220,7 @@ func (k *KeyPair) HandshakeSchemes(accept func(v1alpha1.SignatureScheme) bool) [
 func (k *KeyPair) ChainSchemes() ([]uint16, error) {
 	var codes []uint16
 	for _, c := range k.Chain {
-		if selfIssued(c) {
+		if SelfSigned(c) {
 			continue
 		}
 		code, ok := certificateSchemes[c.SignatureAlgorithm]

@@ -121,6 +121,58 @@ func TestTheChainIsOrderedAndHasNoRoot(t *testing.T) {
 	}
 }
 
+// A CA signs its new key with the old one, under one name: clients that trust the
+// old one need that link (RFC 5280, section 3.2).
+func TestTheLinkToAFormerKeyOfACAIsServed(t *testing.T) {
+	old := issue(t, "root CA", "ECDSA-P384", nil)
+	link := issue(t, "root CA", "ML-DSA-65", &old)
+	leaf := issue(t, "leaf", "ML-DSA-44", &link)
+	pair, err := Parse(certPEM(leaf, old, link), keyPEM(t, leaf.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pair.Chain) != 2 || !pair.Chain[1].Equal(link.cert) {
+		t.Errorf("chain %v, want the leaf and the link", names(pair.Chain))
+	}
+	if schemes, err := pair.ChainSchemes(); err != nil || !slices.Equal(schemes, []uint16{0x0503, 0x0905}) {
+		t.Errorf("chain schemes %04x, %v: clients verify the link's signature, too", schemes, err)
+	}
+}
+
+func TestWhatIsSelfSigned(t *testing.T) {
+	root := issue(t, "root CA", "ECDSA-P256", nil)
+	name, id := []byte("a"), []byte{1}
+	broken := func(subject, authority []byte) *x509.Certificate {
+		return &x509.Certificate{RawSubject: name, RawIssuer: name, SignatureAlgorithm: x509.MD5WithRSA, PublicKey: key(t, "RSA-2048").Public(), SubjectKeyId: subject, AuthorityKeyId: authority}
+	}
+	for what, c := range map[string]struct {
+		cert *x509.Certificate
+		want bool
+	}{
+		"a root":                               {root.cert, true},
+		"a link to a former key":               {issue(t, "root CA", "ECDSA-P256", &root).cert, false},
+		"a leaf":                               {issue(t, "leaf", "ECDSA-P256", &root).cert, false},
+		"an old root, signed with MD5":         {broken(id, nil), true},
+		"an old root that names its key":       {broken(id, id), true},
+		"an old link to a former key":          {broken(id, []byte{2}), false},
+		"a root of an algorithm that Go lacks": {readTestdata(t, "root.crt"), true},
+		"a leaf of an algorithm that Go lacks": {readTestdata(t, "haetae2.crt"), false},
+	} {
+		if got := SelfSigned(c.cert); got != c.want {
+			t.Errorf("%s is self-signed: %t", what, got)
+		}
+	}
+}
+
+func readTestdata(t *testing.T, name string) *x509.Certificate {
+	t.Helper()
+	certs, err := ParseCertificates(file(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certs[0]
+}
+
 func TestChainSchemesNameEverySignatureThatIsSent(t *testing.T) {
 	root := issue(t, "root CA", "ECDSA-P384", nil)
 	middle := issue(t, "middle CA", "ML-DSA-87", &root)

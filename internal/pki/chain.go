@@ -28,13 +28,13 @@ type Chain struct {
 // order these are, and leaves out those that are no part of the chain.
 func NewChain(leaf *x509.Certificate, others []*x509.Certificate) Chain {
 	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}
-	for !selfSigned(chain.Anchor) && len(chain.Certificates) <= len(others) {
+	for !keypair.SelfSigned(chain.Anchor) && len(chain.Certificates) <= len(others) {
 		issuer := issuerOf(chain.Anchor, others)
 		if issuer == nil {
 			break
 		}
 		chain.Anchor = issuer
-		if !selfSigned(issuer) {
+		if !keypair.SelfSigned(issuer) {
 			chain.Certificates = append(chain.Certificates, issuer)
 		}
 	}
@@ -49,18 +49,6 @@ func issuerOf(c *x509.Certificate, among []*x509.Certificate) *x509.Certificate 
 		return nil
 	}
 	return among[i]
-}
-
-// selfSigned says whether a certificate is signed with its own key. Its being
-// an authority does not matter.
-func selfSigned(c *x509.Certificate) bool {
-	if !bytes.Equal(c.RawSubject, c.RawIssuer) {
-		return false
-	}
-	if k, ok := c.PublicKey.(*keypair.ProviderPublicKey); ok {
-		return checkSignature(c.Raw, k) == nil
-	}
-	return c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }
 
 // Leaf is the first certificate.

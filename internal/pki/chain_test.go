@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 )
 
@@ -157,7 +158,7 @@ func TestSelfSignedIsByKeyNotByName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if selfSigned(rollover) || !selfSigned(top.Certificate()) {
+	if keypair.SelfSigned(rollover) || !keypair.SelfSigned(top.Certificate()) {
 		t.Error("a certificate of the same name, signed with another key, counts as self-signed, or the root does not")
 	}
 }

@@ -72,7 +72,7 @@ func (a *Authority) Sign(o Order, now time.Time) (*Issued, error) {
 // chainOf puts a certificate on top of the authority's own chain.
 func (a *Authority) chainOf(leaf *x509.Certificate) Chain {
 	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: a.Chain.Anchor}
-	if !selfSigned(a.Certificate()) {
+	if !keypair.SelfSigned(a.Certificate()) {
 		chain.Certificates = append(chain.Certificates, a.Chain.Certificates...)
 	}
 	return chain
