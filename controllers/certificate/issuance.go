@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -115,7 +117,9 @@ func (i *issuance) advance(ctx context.Context, o outcome) (underway int64, err 
 	var chain pki.Chain
 	var authorities []byte
 	if p.phase == phaseSigned {
-		if chain, authorities, err = i.accept(cr, key); err != nil {
+		if chain, authorities, err = i.accept(cr, key); errors.Is(err, openssl.ErrUnavailable) {
+			return underway, err
+		} else if err != nil {
 			p = progress{phase: phaseFailed, at: p.at, message: fmt.Sprintf("%s signed CertificateRequest %q, but the certificate is of no use: %v", i.state.Want.issuer(), cr.Name, err)}
 		}
 	}
@@ -280,7 +284,7 @@ func (s state) keptKey() ([]byte, error) {
 	data := s.Secret.Data[corev1.TLSPrivateKeyKey]
 	if err := keyFits(data, s.Algorithm, s.Want.HSM); err != nil {
 		return nil, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
-			"Secret %q was changed, and the authority's key in tls.key cannot be used: %v; it is never overwritten: restore it, or delete the Secret, which makes a new key: what the authority signed has to be issued anew then", s.Secret.Name, err)
+			"Secret %q: what is in tls.key is not the authority's key (%v), and is not overwritten; restore the key, or delete the Secret, which makes a new one: what the authority signed has to be issued anew then", s.Secret.Name, err)
 	}
 	return data, nil
 }
@@ -394,7 +398,11 @@ func (i *issuance) request(ctx context.Context, pending *corev1.Secret, key cryp
 		if cr.Name != name {
 			continue
 		}
-		if requestIsFor(cr, key.Public()) && parseRecord(cr.Annotations[v1alpha1.AnnotationRequested]).fulfils(i.state.Want) {
+		fits, err := requestIsFor(cr, key.Public())
+		if err != nil {
+			return nil, err
+		}
+		if fits && parseRecord(cr.Annotations[v1alpha1.AnnotationRequested]).fulfils(i.state.Want) {
 			return cr, nil
 		}
 		// It is of an earlier key, which is gone.
@@ -405,14 +413,18 @@ func (i *issuance) request(ctx context.Context, pending *corev1.Secret, key cryp
 	return i.create(ctx, pending, key, 1)
 }
 
-// requestIsFor says whether a CertificateRequest is for a key.
-func requestIsFor(cr *cmapi.CertificateRequest, public crypto.PublicKey) bool {
+// requestIsFor says whether a CertificateRequest is for a key. Its error is
+// openssl.ErrUnavailable: that could not be found out.
+func requestIsFor(cr *cmapi.CertificateRequest, public crypto.PublicKey) (bool, error) {
+	read := func() (*x509.CertificateRequest, error) { return pki.ParseRequest(cr.Spec.Request) }
 	if carried := cr.Annotations[v1alpha1.AnnotationRequest]; carried != "" {
-		csr, err := pki.OpenCarrier(cr.Spec.Request, []byte(carried))
-		return err == nil && pki.SameKey(csr.PublicKey, public)
+		read = func() (*x509.CertificateRequest, error) { return pki.OpenCarrier(cr.Spec.Request, []byte(carried)) }
 	}
-	csr, err := pki.ParseRequest(cr.Spec.Request)
-	return err == nil && pki.SameKey(csr.PublicKey, public)
+	csr, err := read()
+	if errors.Is(err, openssl.ErrUnavailable) {
+		return false, err
+	}
+	return err == nil && pki.SameKey(csr.PublicKey, public), nil
 }
 
 func (i *issuance) create(ctx context.Context, pending *corev1.Secret, key crypto.Signer, attempt int64) (*cmapi.CertificateRequest, error) {
@@ -471,19 +483,20 @@ func (i *issuance) accept(cr *cmapi.CertificateRequest, key crypto.Signer) (chai
 	if err != nil {
 		return chain, nil, fmt.Errorf("status.certificate: %w", err)
 	}
-	above := certs[1:]
+	var cas []*x509.Certificate
 	if len(cr.Status.CA) > 0 {
-		cas, err := keypair.ParseCertificates(cr.Status.CA)
-		if err != nil {
+		if cas, err = keypair.ParseCertificates(cr.Status.CA); err != nil {
 			return chain, nil, fmt.Errorf("status.ca: %w", err)
 		}
-		above = append(above, cas...)
-		chain = pki.NewChain(certs[0], above)
-		authorities = pki.CertificatesPEM(cas...)
-		return chain, authorities, chain.Check(i.wanted(key), cas, i.now)
 	}
-	chain = pki.NewChain(certs[0], above)
-	return chain, pki.CertificatesPEM(chain.Anchor), chain.Check(i.wanted(key), nil, i.now)
+	if chain, err = pki.NewChain(certs[0], slices.Concat(certs[1:], cas)); err != nil {
+		return chain, nil, err
+	}
+	anchors := cas
+	if len(anchors) == 0 {
+		anchors = []*x509.Certificate{chain.Anchor}
+	}
+	return chain, pki.CertificatesPEM(anchors...), chain.Check(i.wanted(key), cas, i.now)
 }
 
 func (i *issuance) wanted(key crypto.Signer) pki.Wanted {

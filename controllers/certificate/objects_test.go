@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,8 @@ import (
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
+	"qtls.dev/qtls/internal/openssl/openssltest"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -51,15 +55,15 @@ func TestRequestsAsOurIssuersAndOthersTakeThem(t *testing.T) {
 		if _, carried := cr.Annotations[v1alpha1.AnnotationRequest]; carried != c.carried {
 			t.Errorf("%s for %s: in a carrier: %t", c.algorithm, c.group, carried)
 		}
-		if !requestIsFor(cr, key.Public()) {
-			t.Errorf("%s for %s: not for its key", c.algorithm, c.group)
+		if is, err := requestIsFor(cr, key.Public()); !is || err != nil {
+			t.Errorf("%s for %s: not for its key, %v", c.algorithm, c.group, err)
 		}
 		other, err := pki.GenerateKey(c.algorithm)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if requestIsFor(cr, other.Public()) {
-			t.Errorf("%s for %s: for another key", c.algorithm, c.group)
+		if is, err := requestIsFor(cr, other.Public()); is || err != nil {
+			t.Errorf("%s for %s: for another key, %v", c.algorithm, c.group, err)
 		}
 		name := v1alpha1.CertificateSecretName("web", c.algorithm)
 		if cr.Name != name+"-7" || revisionOf(cr) != 7 || attemptOf(cr) != 2 || cr.Annotations["cert-manager.io/private-key-secret-name"] != name+"-next" || !metav1.IsControlledBy(cr, web()) {
@@ -108,6 +112,30 @@ func TestUsagesAreASet(t *testing.T) {
 		if changes := same[0].changes(same[1]); len(changes) != 0 {
 			t.Errorf("%v and %v differ in %v", same[0].Usages, same[1].Usages, changes)
 		}
+	}
+}
+
+// A person may have approved the request.
+func TestARequestIsNotGivenUpWhileOpenSSLFails(t *testing.T) {
+	openssltest.Use(t)
+	key, err := pki.GenerateKey("haetae2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cr, err := buildRequest(web(), "haetae2", 1, 1, recordOf(web(), "haetae2"), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is, err := requestIsFor(cr, key.Public()); !is || err != nil {
+		t.Errorf("not for its key, %v", err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "openssl"), []byte("#!/bin/sh\nkill -9 $$\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if is, err := requestIsFor(cr, key.Public()); is || !errors.Is(err, openssl.ErrUnavailable) {
+		t.Errorf("it is for its key: %t, %v", is, err)
 	}
 }
 

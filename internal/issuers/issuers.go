@@ -18,6 +18,7 @@ import (
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/pki"
 )
 
@@ -169,7 +170,7 @@ func parse(namespace, name string, secret *corev1.Secret, find finder, now time.
 	}
 	reason := v1alpha1.ReasonSecretInvalid
 	switch {
-	case errors.Is(err, errReading):
+	case errors.Is(err, errReading), errors.Is(err, openssl.ErrUnavailable):
 		return Authority{}, err
 	case errors.Is(err, keypair.ErrKeyMismatch):
 		reason = v1alpha1.ReasonKeyMismatch

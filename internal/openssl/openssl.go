@@ -104,7 +104,7 @@ func run(c command) ([]byte, error) {
 		if err != nil {
 			closeAll(cmd.ExtraFiles)
 			closeAll(writers)
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		cmd.ExtraFiles, writers = append(cmd.ExtraFiles, r), append(writers, w)
 	}
@@ -123,11 +123,15 @@ func run(c command) ([]byte, error) {
 	}
 	err = cmd.Wait()
 	writing.Wait() // the inputs are the caller's again
+	var exit *exec.ExitError
+	ended := errors.As(err, &exit) && exit.Exited() // by itself, rather than killed
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%w: openssl %s took longer than %s", ErrUnavailable, c.name, patience)
 	case strings.Contains(problem.String(), "unable to load provider"):
 		return nil, fmt.Errorf("%w: %s", ErrUnavailable, reason(problem.String()))
+	case err != nil && !ended:
+		return nil, fmt.Errorf("%w: openssl %s: %w", ErrUnavailable, c.name, err)
 	case err != nil:
 		return nil, fmt.Errorf("openssl %s: %w: %s", c.name, err, reason(problem.String()))
 	}

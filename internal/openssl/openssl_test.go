@@ -104,6 +104,7 @@ func TestWhereItCannotBeRunNothingIsSaidOfTheSignature(t *testing.T) {
 	for name, script := range map[string]string{
 		"without openssl":      "",
 		"without the provider": "echo 'dgst: unable to load provider oqsprovider' >&2; exit 1",
+		"killed":               "kill -9 $$",
 	} {
 		fake(script)
 		err := Verify(nil, nil, nil)

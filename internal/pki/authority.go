@@ -34,7 +34,8 @@ func ParseAuthority(certPEM, keyPEM, rootPEM []byte, now time.Time) (*Authority,
 	return NewAuthority(certPEM, func() (crypto.Signer, error) { return keypair.ParseKey(keyPEM) }, rootPEM, now)
 }
 
-// NewAuthority reads one whose key is got elsewhere, as from an HSM.
+// NewAuthority reads one whose key is got elsewhere, as from an HSM. Where its
+// error is openssl.ErrUnavailable nothing is wrong with it.
 func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []byte, now time.Time) (*Authority, error) {
 	certs, err := keypair.ParseCertificates(certPEM)
 	if err != nil {
@@ -74,7 +75,11 @@ func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []b
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{Chain: NewChain(own, certs[1:]), Algorithm: algorithm, Family: family, key: signer}, nil
+	chain, err := NewChain(own, certs[1:])
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{Chain: chain, Algorithm: algorithm, Family: family, key: signer}, nil
 }
 
 // Certificate of the authority itself.

@@ -25,11 +25,15 @@ type Chain struct {
 }
 
 // NewChain follows the issuers of a leaf among other certificates, in whatever
-// order these are, and leaves out those that are no part of the chain.
-func NewChain(leaf *x509.Certificate, others []*x509.Certificate) Chain {
+// order these are, and leaves out those that are no part of the chain. Its error is
+// openssl.ErrUnavailable: who signed what could not be found out.
+func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error) {
 	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}
 	for !keypair.SelfSigned(chain.Anchor) && len(chain.Certificates) <= len(others) {
-		issuer := issuerOf(chain.Anchor, others)
+		issuer, err := issuerOf(chain.Anchor, others)
+		if err != nil {
+			return Chain{}, err
+		}
 		if issuer == nil {
 			break
 		}
@@ -38,17 +42,19 @@ func NewChain(leaf *x509.Certificate, others []*x509.Certificate) Chain {
 			chain.Certificates = append(chain.Certificates, issuer)
 		}
 	}
-	return chain
+	return chain, nil
 }
 
-func issuerOf(c *x509.Certificate, among []*x509.Certificate) *x509.Certificate {
-	i := slices.IndexFunc(among, func(issuer *x509.Certificate) bool {
-		return bytes.Equal(issuer.RawSubject, c.RawIssuer) && signedBy(c, issuer)
-	})
-	if i < 0 {
-		return nil
+func issuerOf(c *x509.Certificate, among []*x509.Certificate) (*x509.Certificate, error) {
+	for _, issuer := range among {
+		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) {
+			continue
+		}
+		if signed, err := signedBy(c, issuer); signed || err != nil {
+			return issuer, err
+		}
 	}
-	return among[i]
+	return nil, nil
 }
 
 // Leaf is the first certificate.

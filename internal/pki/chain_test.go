@@ -3,13 +3,17 @@ package pki
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 )
 
@@ -20,6 +24,15 @@ func three(t *testing.T) (leaf, middle, top *x509.Certificate) {
 	k := newKey(t, "ML-DSA-65")
 	m := authority(t, k, sign(t, authorityTop, orderCA(t, k, "Intermediate")))
 	return sign(t, m, order(t, key(t, "ML-DSA-44"))).Chain.Leaf(), m.Certificate(), authorityTop.Certificate()
+}
+
+func newChain(t testing.TB, leaf *x509.Certificate, others []*x509.Certificate) Chain {
+	t.Helper()
+	chain, err := NewChain(leaf, others)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return chain
 }
 
 func TestChainsAreFoundInAnyOrder(t *testing.T) {
@@ -39,13 +52,13 @@ func TestChainsAreFoundInAnyOrder(t *testing.T) {
 		"alone":           {nil, 1, leaf},
 	} {
 		t.Run(name, func(t *testing.T) {
-			chain := NewChain(leaf, c.others)
+			chain := newChain(t, leaf, c.others)
 			if len(chain.Certificates) != c.length || chain.Leaf() != leaf || chain.Anchor != c.anchor {
 				t.Errorf("%d certificates, anchor %s", len(chain.Certificates), chain.Anchor.Subject)
 			}
 		})
 	}
-	if chain := NewChain(top, []*x509.Certificate{middle, leaf}); len(chain.Certificates) != 1 || chain.Anchor != top {
+	if chain := newChain(t, top, []*x509.Certificate{middle, leaf}); len(chain.Certificates) != 1 || chain.Anchor != top {
 		t.Errorf("a root's chain: %d certificates", len(chain.Certificates))
 	}
 }
@@ -55,7 +68,7 @@ func TestChainsAreChecked(t *testing.T) {
 	leafKey := key(t, "ML-DSA-44").Public()
 	good := Wanted{Key: leafKey, Names: Names{DNSNames: []string{"WWW.example.com"}}}
 	stranger := root(t, "ML-DSA-44").Certificate()
-	whole := NewChain(leaf, []*x509.Certificate{middle, top})
+	whole := newChain(t, leaf, []*x509.Certificate{middle, top})
 	for name, c := range map[string]struct {
 		chain       Chain
 		want        Wanted
@@ -71,14 +84,14 @@ func TestChainsAreChecked(t *testing.T) {
 		"another key":              {whole, Wanted{Key: key(t, "ML-DSA-65").Public()}, nil, now, "another key"},
 		"a missing name":           {whole, Wanted{Key: leafKey, Names: Names{CommonName: "a", DNSNames: []string{"www.example.com", "b.c"}}}, nil, now, "lacks the requested names b.c"},
 		"a server's common name":   {whole, Wanted{Key: leafKey, Names: Names{CommonName: "a", DNSNames: []string{"www.example.com"}}}, nil, now, ""},
-		"an authority's":           {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "Root ML-DSA-87"}}, nil, now, ""},
-		"another authority's":      {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "a"}}, nil, now, "lacks the requested names CN=a"},
+		"an authority's":           {newChain(t, top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "Root ML-DSA-87"}}, nil, now, ""},
+		"another authority's":      {newChain(t, top, nil), Wanted{Key: key(t, "ML-DSA-87").Public(), IsCA: true, Names: Names{CommonName: "a"}}, nil, now, "lacks the requested names CN=a"},
 		"not a CA":                 {whole, Wanted{Key: leafKey, IsCA: true}, nil, now, "CA:false"},
-		"a CA":                     {NewChain(top, nil), Wanted{Key: key(t, "ML-DSA-87").Public()}, nil, now, "CA:true"},
+		"a CA":                     {newChain(t, top, nil), Wanted{Key: key(t, "ML-DSA-87").Public()}, nil, now, "CA:true"},
 		"expired":                  {whole, good, nil, now.Add(25 * time.Hour), "expired"},
 		"of the future":            {whole, good, nil, now.Add(-time.Hour), "not valid before"},
 		"another CA":               {whole, good, []*x509.Certificate{stranger}, now, "does not lead to the issuer's CA"},
-		"a missing link":           {NewChain(leaf, nil), good, []*x509.Certificate{top}, now, "does not lead to the issuer's CA"},
+		"a missing link":           {newChain(t, leaf, nil), good, []*x509.Certificate{top}, now, "does not lead to the issuer's CA"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.chain.Check(c.want, c.authorities, c.at)
@@ -129,7 +142,7 @@ func TestUsagesAreChecked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = NewChain(leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA, Names: Names{CommonName: "a"}}, []*x509.Certificate{anchor}, now)
+			err = newChain(t, leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA, Names: Names{CommonName: "a"}}, []*x509.Certificate{anchor}, now)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("%s, under %s: error %v; want %q", name, algorithm, err, c.err)
 			}
@@ -146,6 +159,33 @@ func TestAddressesCountAsNames(t *testing.T) {
 		if (err == nil) != there {
 			t.Errorf("%s: %v", address, err)
 		}
+	}
+}
+
+// A short chain would be a wrong one.
+func TestNoChainIsMadeWhileOpenSSLFails(t *testing.T) {
+	var certs []*x509.Certificate
+	for _, name := range []string{"haetae2.crt", "middle.crt", "root.crt"} {
+		data, err := os.ReadFile(filepath.Join("..", "keypair", "testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		more, err := keypair.ParseCertificates(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		certs = append(certs, more[0])
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "openssl"), []byte("#!/bin/sh\nkill -9 $$\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if chain, err := NewChain(certs[0], certs[1:]); !errors.Is(err, openssl.ErrUnavailable) {
+		t.Errorf("a chain of %d certificates, error %v", len(chain.Certificates), err)
+	}
+	if err := (Chain{Certificates: certs[:2], Anchor: certs[2]}).Check(Wanted{Key: certs[0].PublicKey}, nil, certs[0].NotBefore); !errors.Is(err, openssl.ErrUnavailable) {
+		t.Errorf("it is checked: %v", err)
 	}
 }
 

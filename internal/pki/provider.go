@@ -201,12 +201,21 @@ func checkSignature(der []byte, by *keypair.ProviderPublicKey) error {
 	return openssl.Verify(info, whole.Content.FullBytes, whole.Signature.RightAlign())
 }
 
-// signedBy says whether a certificate is signed with another's key.
-func signedBy(c, issuer *x509.Certificate) bool {
-	if k, ok := issuer.PublicKey.(*keypair.ProviderPublicKey); ok { // what CheckSignatureFrom checks
-		return issuer.IsCA && (issuer.KeyUsage == 0 || issuer.KeyUsage&x509.KeyUsageCertSign != 0) && checkSignature(c.Raw, k) == nil
+// signedBy says whether a certificate is signed with another's key. Its error is
+// openssl.ErrUnavailable.
+func signedBy(c, issuer *x509.Certificate) (bool, error) {
+	k, ok := issuer.PublicKey.(*keypair.ProviderPublicKey)
+	if !ok {
+		return c.CheckSignatureFrom(issuer) == nil, nil
 	}
-	return c.CheckSignatureFrom(issuer) == nil
+	if !issuer.IsCA || issuer.KeyUsage != 0 && issuer.KeyUsage&x509.KeyUsageCertSign == 0 { // what CheckSignatureFrom checks
+		return false, nil
+	}
+	err := checkSignature(c.Raw, k)
+	if errors.Is(err, openssl.ErrUnavailable) {
+		return false, err
+	}
+	return err == nil, nil
 }
 
 // purposes are OpenSSL's words for what a chain is to be good for; without one it

@@ -110,7 +110,7 @@ func SelfSign(o Order, key crypto.Signer, now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Issued{Chain: NewChain(leaf, nil)}, nil
+	return &Issued{Chain: Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}}, nil
 }
 
 // template is the certificate that an order stands for, without its issuer.
