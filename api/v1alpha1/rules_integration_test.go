@@ -511,6 +511,9 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 	"PQCCertificate": {
 		{"other names", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {dnsNames: [b], issuerRef: {name: a}}", ""},
 		{"a CA by and by", "spec: {dnsNames: [a], issuerRef: {name: a}}", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
+		{"another common name", "spec: {commonName: a, dnsNames: [a], issuerRef: {name: a}}", "spec: {commonName: b, dnsNames: [a], issuerRef: {name: a}}", ""},
+		{"a CA of another name", "spec: {isCA: true, commonName: a, issuerRef: {name: a}}", "spec: {isCA: true, commonName: b, issuerRef: {name: a}}", "commonName: immutable with isCA"},
+		{"a CA of another issuer", "spec: {isCA: true, commonName: a, issuerRef: {name: a}}", "spec: {isCA: true, commonName: a, issuerRef: {name: b}}", ""},
 		{"a CA no more", "spec: {isCA: true, commonName: a, dnsNames: [a], issuerRef: {name: a}}", "spec: {commonName: a, dnsNames: [a], issuerRef: {name: a}}", "isCA: immutable"},
 	},
 }
