@@ -22,7 +22,8 @@ type QTLSPolicy struct {
 }
 
 // QTLSPolicySpec is what a policy accepts. Names are those of the IANA TLS
-// registries, and of the provider's algorithms, which are not there.
+// registries, and of the provider's algorithms, which are not there. Lists whose
+// order says what is preferred are atomic: sets are equal in any order.
 //
 // +kubebuilder:validation:XValidation:rule="!('TLS1.3' in self.versions) || self.cipherSuites.exists(s, s in ['TLS_AES_128_GCM_SHA256','TLS_AES_256_GCM_SHA384','TLS_CHACHA20_POLY1305_SHA256'])",message="cipherSuites: version TLS1.3 needs at least one of TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256"
 // +kubebuilder:validation:XValidation:rule="!('TLS1.2' in self.versions) || self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_'))",message="cipherSuites: version TLS1.2 needs at least one suite whose name starts with TLS_ECDHE_"
@@ -42,21 +43,24 @@ type QTLSPolicySpec struct {
 	// groups for key exchange, best first. A client that supports a better one
 	// but sent no key share for it gets a HelloRetryRequest.
 	// +required
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b == a))",message="groups: each once"
 	Groups []Group `json:"groups"`
 	// signatureSchemes of server certificates, best first.
 	// +required
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b == a))",message="signatureSchemes: each once"
 	SignatureSchemes []SignatureScheme `json:"signatureSchemes"`
 	// cipherSuites, best first.
 	// +required
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b == a))",message="cipherSuites: each once"
 	CipherSuites []CipherSuite `json:"cipherSuites"`
 }
 

@@ -126,6 +126,9 @@ func operated(fields string) string {
 	return resuming("store: {type: RedisOperator, redisOperator: {" + fields + "}}")
 }
 
+// policyOf is a QTLSPolicy of TLS 1.3, with these lists.
+func policyOf(lists string) string { return "spec: {versions: [TLS1.3], " + lists + "}" }
+
 func named(name, rest string) string {
 	return fmt.Sprintf("metadata: {namespace: default, name: %s}\n%s", name, rest)
 }
@@ -246,6 +249,9 @@ var ruleCases = map[string][]ruleCase{
 			`spec.signatureSchemes[0]: Unsupported value: "OV_V"`},
 		{"TLS 1.2 with post-quantum groups alone", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [X25519MLKEM768]}",
 			"version TLS1.2 has no post-quantum groups"},
+		{"a group twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [x25519, X25519MLKEM768, x25519]}", "groups: each once"},
+		{"a scheme twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65, mldsa65], groups: [x25519]}", "signatureSchemes: each once"},
+		{"a suite twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [x25519]}", "cipherSuites: each once"},
 		{"description of 500", "spec: {description: " + strings.Repeat("a", 500) + ", versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], " + policyBase + "}", ""},
 	},
 	"PQCCertificate": {
@@ -501,6 +507,12 @@ var updates = map[string][]struct{ name, before, after, refused string }{
 	},
 	"QTLSPolicy": {
 		{"unchanged", full["QTLSPolicy"], full["QTLSPolicy"], ""},
+		{"groups in another order", policyOf("groups: [X25519MLKEM768, x25519], signatureSchemes: [mldsa65], cipherSuites: [TLS_AES_128_GCM_SHA256]"),
+			policyOf("groups: [x25519, X25519MLKEM768], signatureSchemes: [mldsa65], cipherSuites: [TLS_AES_128_GCM_SHA256]"), "a QTLSPolicy is immutable"},
+		{"schemes in another order", policyOf("groups: [x25519], signatureSchemes: [mldsa65, mldsa44], cipherSuites: [TLS_AES_128_GCM_SHA256]"),
+			policyOf("groups: [x25519], signatureSchemes: [mldsa44, mldsa65], cipherSuites: [TLS_AES_128_GCM_SHA256]"), "a QTLSPolicy is immutable"},
+		{"suites in another order", policyOf("groups: [x25519], signatureSchemes: [mldsa65], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384]"),
+			policyOf("groups: [x25519], signatureSchemes: [mldsa65], cipherSuites: [TLS_AES_256_GCM_SHA384, TLS_AES_128_GCM_SHA256]"), "a QTLSPolicy is immutable"},
 		{"changed", full["QTLSPolicy"], strings.Replace(full["QTLSPolicy"], "A policy.", "Another.", 1), "a QTLSPolicy is immutable"},
 	},
 	"HSMPool": {
