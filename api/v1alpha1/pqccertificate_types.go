@@ -59,7 +59,7 @@ type PQCCertificateSpec struct {
 	IPAddresses []string `json:"ipAddresses,omitempty"`
 
 	// commonName of the subject. Clients do not look at it for host names, and a
-	// server's certificate that comes without it is taken.
+	// certificate for servers alone that comes without it is taken.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

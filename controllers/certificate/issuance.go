@@ -500,7 +500,8 @@ func (i *issuance) accept(cr *cmapi.CertificateRequest, key crypto.Signer) (chai
 }
 
 func (i *issuance) wanted(key crypto.Signer) pki.Wanted {
-	return pki.Wanted{Key: key.Public(), Names: i.state.Want.names(), IsCA: i.state.Want.IsCA}
+	want := i.state.Want
+	return pki.Wanted{Key: key.Public(), Names: want.names(), IsCA: want.IsCA, Usages: want.extendedUsages()}
 }
 
 // store writes the certificate's Secret. Without force, server-side apply

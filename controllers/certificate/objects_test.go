@@ -1,6 +1,7 @@
 package certificate
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -83,17 +84,21 @@ func TestRequestsOfClients(t *testing.T) {
 	for _, c := range []struct {
 		usages []v1alpha1.CertificateUsage
 		want   []cmapi.KeyUsage
+		checks []x509.ExtKeyUsage
 	}{
-		{nil, []cmapi.KeyUsage{"digital signature", "server auth"}},
-		{[]v1alpha1.CertificateUsage{"ServerAuth"}, []cmapi.KeyUsage{"digital signature", "server auth"}},
-		{[]v1alpha1.CertificateUsage{"ClientAuth"}, []cmapi.KeyUsage{"digital signature", "client auth"}},
-		{[]v1alpha1.CertificateUsage{"ServerAuth", "ClientAuth"}, []cmapi.KeyUsage{"digital signature", "server auth", "client auth"}},
+		{nil, []cmapi.KeyUsage{"digital signature", "server auth"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}},
+		{[]v1alpha1.CertificateUsage{"ServerAuth"}, []cmapi.KeyUsage{"digital signature", "server auth"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}},
+		{[]v1alpha1.CertificateUsage{"ClientAuth"}, []cmapi.KeyUsage{"digital signature", "client auth"}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+		{[]v1alpha1.CertificateUsage{"ServerAuth", "ClientAuth"}, []cmapi.KeyUsage{"digital signature", "server auth", "client auth"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}},
 	} {
 		certificate := web()
 		certificate.Spec.Usages = c.usages
 		cr, err := buildRequest(certificate, "ECDSA-P256", 1, 1, recordOf(certificate, "ECDSA-P256"), key)
 		if err != nil || !slices.Equal(cr.Spec.Usages, c.want) {
 			t.Errorf("%v: asks for %v, %v; want %v", c.usages, cr.Spec.Usages, err, c.want)
+		}
+		if got := recordOf(certificate, "ECDSA-P256").extendedUsages(); !slices.Equal(got, c.checks) {
+			t.Errorf("%v: what comes is checked for %v, want %v", c.usages, got, c.checks)
 		}
 	}
 }
@@ -147,6 +152,9 @@ func TestRequestsOfAuthorities(t *testing.T) {
 	r := recordOf(web(), "ML-DSA-65")
 	r.IsCA = true
 	cr, err := buildRequest(web(), "ECDSA-P256", 1, 1, r, key)
+	if usages := r.extendedUsages(); usages != nil {
+		t.Errorf("what comes is checked for %v", usages)
+	}
 	if err != nil || !cr.Spec.IsCA || !slices.Equal(cr.Spec.Usages, []cmapi.KeyUsage{"cert sign", "crl sign"}) {
 		t.Errorf("%+v, %v", cr.Spec, err)
 	}

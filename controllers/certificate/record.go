@@ -1,6 +1,7 @@
 package certificate
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"net"
 	"slices"
@@ -123,13 +124,32 @@ func (r record) keyUsages() []cmapi.KeyUsage {
 		return []cmapi.KeyUsage{cmapi.UsageCertSign, cmapi.UsageCRLSign}
 	}
 	usages := []cmapi.KeyUsage{cmapi.UsageDigitalSignature}
-	if len(r.Usages) == 0 || slices.Contains(r.Usages, v1alpha1.UsageServerAuth) {
+	if r.isFor(v1alpha1.UsageServerAuth) {
 		usages = append(usages, cmapi.UsageServerAuth)
 	}
-	if slices.Contains(r.Usages, v1alpha1.UsageClientAuth) {
+	if r.isFor(v1alpha1.UsageClientAuth) {
 		usages = append(usages, cmapi.UsageClientAuth)
 	}
 	return usages
+}
+
+// extendedUsages are those of them that a certificate has to be good for.
+func (r record) extendedUsages() []x509.ExtKeyUsage {
+	var usages []x509.ExtKeyUsage
+	if r.isFor(v1alpha1.UsageServerAuth) {
+		usages = append(usages, x509.ExtKeyUsageServerAuth)
+	}
+	if r.isFor(v1alpha1.UsageClientAuth) {
+		usages = append(usages, x509.ExtKeyUsageClientAuth)
+	}
+	return usages
+}
+
+func (r record) isFor(usage v1alpha1.CertificateUsage) bool {
+	if len(r.Usages) == 0 {
+		return !r.IsCA && usage == v1alpha1.UsageServerAuth
+	}
+	return slices.Contains(r.Usages, usage)
 }
 
 func (r record) names() pki.Names {

@@ -65,6 +65,8 @@ type Wanted struct {
 	Key   crypto.PublicKey
 	Names Names
 	IsCA  bool
+	// Usages that it is to be good for, all of them; none of an authority.
+	Usages []x509.ExtKeyUsage
 }
 
 // Check finds out whether the certificate is what was wanted, and whether its
@@ -77,8 +79,8 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 		return errors.New("it is for another key than the one requested")
 	case leaf.IsCA != want.IsCA:
 		return fmt.Errorf("it says CA:%t where CA:%t was requested", leaf.IsCA, want.IsCA)
-	case missingUsage(leaf) != "":
-		return fmt.Errorf("it lacks %s", missingUsage(leaf))
+	case missingUsage(leaf, want.Usages) != "":
+		return fmt.Errorf("it lacks %s", missingUsage(leaf, want.Usages))
 	case !now.Before(leaf.NotAfter):
 		return fmt.Errorf("it expired at %s", stamp(leaf.NotAfter))
 	case leaf.NotBefore.Sub(now) > skew:
@@ -90,21 +92,23 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	if len(authorities) == 0 {
 		authorities = []*x509.Certificate{c.Anchor}
 	}
-	usage := x509.ExtKeyUsageServerAuth
-	if want.IsCA {
-		usage = x509.ExtKeyUsageAny
-	}
 	at := now
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore // the issuer's clock is a little ahead
 	}
-	if err := c.verify(authorities, usage, at); err != nil {
-		return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
+	usages := want.Usages
+	if len(usages) == 0 {
+		usages = []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
+	}
+	for _, usage := range usages {
+		if err := c.verify(authorities, usage, at); err != nil {
+			return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
+		}
 	}
 	return nil
 }
 
-// verify the chain as a client does that trusts the authorities.
+// verify the chain as a peer does that trusts the authorities.
 func (c Chain) verify(authorities []*x509.Certificate, usage x509.ExtKeyUsage, at time.Time) error {
 	if keypair.NeedsProvider(c.Certificates...) || keypair.NeedsProvider(authorities...) {
 		return verifyWithProvider(c, authorities, usage, at)
@@ -121,29 +125,31 @@ func (c Chain) verify(authorities []*x509.Certificate, usage x509.ExtKeyUsage, a
 }
 
 // missingUsage is what keeps an authority's certificate from signing others, or
-// a server's from being taken by TLS clients: an extension that is not there
-// allows everything.
-func missingUsage(c *x509.Certificate) string {
-	limited := len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) > 0
+// another from being taken by TLS peers: an extension that is not there allows
+// everything.
+func missingUsage(c *x509.Certificate, wanted []x509.ExtKeyUsage) string {
 	switch {
 	case c.IsCA && c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
 		return "keyCertSign in its keyUsage"
-	case c.IsCA:
-		return ""
-	case c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+	case !c.IsCA && c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0:
 		return "digitalSignature in its keyUsage"
-	case limited && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth):
-		return "serverAuth in its extendedKeyUsage"
+	case len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) == 0:
+		return ""
+	}
+	for _, usage := range wanted {
+		if !slices.Contains(c.ExtKeyUsage, usage) {
+			return usage.String() + " in its extendedKeyUsage"
+		}
 	}
 	return ""
 }
 
-// missingNames are those that were requested and are not there. The common name
-// is an authority's alone: clients do not look at a server's, and public CAs leave
-// it out.
+// missingNames are those that were requested and are not there. A server's common
+// name is not missed: clients do not look at it, and public CAs leave it out.
 func missingNames(leaf *x509.Certificate, want Wanted) []string {
 	var missing []string
-	if want.IsCA && leaf.Subject.CommonName != want.Names.CommonName {
+	server := !want.IsCA && !slices.Contains(want.Usages, x509.ExtKeyUsageClientAuth)
+	if cn := want.Names.CommonName; cn != "" && !server && leaf.Subject.CommonName != cn {
 		missing = append(missing, fmt.Sprintf("CN=%s", want.Names.CommonName))
 	}
 	for _, n := range want.Names.DNSNames {

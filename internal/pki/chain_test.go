@@ -108,25 +108,31 @@ func TestUsagesAreChecked(t *testing.T) {
 	openssltest.Use(t)
 	const signing, enciphering = x509.KeyUsageDigitalSignature, x509.KeyUsageKeyEncipherment
 	server, client, anything := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
+	both := append(client, server...)
 	for name, c := range map[string]struct {
 		isCA     bool
 		usage    x509.KeyUsage
 		extended []x509.ExtKeyUsage
 		above    []x509.ExtKeyUsage // of the authority
+		want     []x509.ExtKeyUsage
 		err      string
 	}{
-		"a server":                            {false, signing, server, nil, ""},
-		"a server and client":                 {false, signing | enciphering, append(client, server...), nil, ""},
-		"a server of any kind":                {false, 0, nil, nil, ""},
-		"a client":                            {false, signing, client, nil, "it lacks serverAuth in its extendedKeyUsage"},
-		"of any use, which OpenSSL refuses":   {false, signing, anything, nil, "it lacks serverAuth in its extendedKeyUsage"},
-		"a server that cannot sign":           {false, enciphering, server, nil, "it lacks digitalSignature in its keyUsage"},
-		"a server under one for servers":      {false, signing, server, server, ""},
-		"a server under one for clients":      {false, signing, server, client, "does not lead to the issuer's CA"},
-		"an authority":                        {true, x509.KeyUsageCertSign, nil, nil, ""},
-		"an authority of any kind":            {true, 0, nil, nil, ""},
-		"an authority that cannot sign":       {true, x509.KeyUsageCRLSign, nil, nil, "it lacks keyCertSign in its keyUsage"},
-		"an authority for clients, of itself": {true, x509.KeyUsageCertSign, client, client, ""},
+		"a server":                            {false, signing, server, nil, server, ""},
+		"a server that is a client, too":      {false, signing | enciphering, both, nil, server, ""},
+		"a server of any kind":                {false, 0, nil, nil, server, ""},
+		"a client for a server":               {false, signing, client, nil, server, "it lacks serverAuth in its extendedKeyUsage"},
+		"a server for a client":               {false, signing, server, nil, client, "it lacks clientAuth in its extendedKeyUsage"},
+		"a client":                            {false, signing, client, nil, client, ""},
+		"one for both":                        {false, signing, both, both, both, ""},
+		"one for both, of half use":           {false, signing, both, client, both, "does not lead to the issuer's CA"},
+		"of any use, which OpenSSL refuses":   {false, signing, anything, nil, server, "it lacks serverAuth in its extendedKeyUsage"},
+		"a server that cannot sign":           {false, enciphering, server, nil, server, "it lacks digitalSignature in its keyUsage"},
+		"a server under one for servers":      {false, signing, server, server, server, ""},
+		"a server under one for clients":      {false, signing, server, client, server, "does not lead to the issuer's CA"},
+		"an authority":                        {true, x509.KeyUsageCertSign, nil, nil, nil, ""},
+		"an authority of any kind":            {true, 0, nil, nil, nil, ""},
+		"an authority that cannot sign":       {true, x509.KeyUsageCRLSign, nil, nil, nil, "it lacks keyCertSign in its keyUsage"},
+		"an authority for clients, of itself": {true, x509.KeyUsageCertSign, client, client, nil, ""},
 	} {
 		for _, algorithm := range []v1alpha1.KeyAlgorithm{"ECDSA-P256", "haetae2"} {
 			top, k := key(t, algorithm), key(t, "ML-DSA-44")
@@ -142,10 +148,26 @@ func TestUsagesAreChecked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = newChain(t, leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA, Names: Names{CommonName: "a"}}, []*x509.Certificate{anchor}, now)
+			err = newChain(t, leaf, nil).Check(Wanted{Key: k.Public(), IsCA: c.isCA, Names: Names{CommonName: "a"}, Usages: c.want}, []*x509.Certificate{anchor}, now)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("%s, under %s: error %v; want %q", name, algorithm, err, c.err)
 			}
+		}
+	}
+}
+
+// Clients do not look at a server's common name; it may be all that a client has.
+func TestWhoseCommonNameCounts(t *testing.T) {
+	client, server := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	k := key(t, "ML-DSA-44")
+	issued := sign(t, root(t, "ML-DSA-65"), order(t, k, func(o *Order) { o.ExtKeyUsage = nil }))
+	for name, c := range map[string]struct {
+		usages []x509.ExtKeyUsage
+		counts bool
+	}{"a server's": {server, false}, "a client's": {client, true}, "of both": {append(client, server...), true}} {
+		err := issued.Chain.Check(Wanted{Key: k.Public(), Names: Names{CommonName: "a"}, Usages: c.usages}, nil, now)
+		if (err != nil) != c.counts || err != nil && !strings.Contains(err.Error(), "CN=a") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
