@@ -553,7 +553,7 @@ func label(r Report, mode string) (text, note string) {
 		same = same && p.Capacity.Quota == quota
 		limits = appendNew(limits, string(p.Capacity.Bottleneck.Bottleneck))
 	}
-	text = "Replicas without a CPU quota, on " + machines + "."
+	text = "Whether the replicas have a CPU quota was not observed; they are on " + machines + "."
 	switch {
 	case quota > 0 && same:
 		text = fmt.Sprintf("Each replica has a quota of %s CPU, on %s: this is how replicas of that size add up, and not how machines do.", millicores(quota), machines)

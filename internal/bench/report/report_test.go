@@ -384,6 +384,20 @@ func TestBottlenecksOfPointsAreNamed(t *testing.T) {
 	}
 }
 
+// Nobody observes the quotas of other servers' replicas, which have the gateway's.
+func TestAQuotaThatWasNotObservedIsNotDenied(t *testing.T) {
+	point := Point{Mode: "hybrid.plain", Replicas: 1, Capacity: &Capacity{}}
+	point.Capacity.Valid = true
+	r := Report{Points: []Point{point}}
+	if text, _ := label(r, "hybrid.plain"); text != "Whether the replicas have a CPU quota was not observed; they are on machines that are not described." {
+		t.Errorf("%q", text)
+	}
+	r.Points[0].Capacity.Quota = 0.4
+	if text, _ := label(r, "hybrid.plain"); !strings.HasPrefix(text, "Each replica has a quota of 400m CPU") {
+		t.Errorf("%q", text)
+	}
+}
+
 func TestPeersAreComparedInBlocks(t *testing.T) {
 	peers := fullReport(t).Peers
 	if len(peers) != 3 {
