@@ -155,10 +155,11 @@ func run(ctx context.Context, o options) error {
 	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	if err := setUpCertificates(mgr, o); err != nil {
+	a := followAgents(ctx, mgr, o)
+	if err := setUpCertificates(mgr, o, a.observer); err != nil {
 		return err
 	}
-	if err := setUpGateways(ctx, mgr, o); err != nil {
+	if err := setUpGateways(ctx, mgr, o, a); err != nil {
 		return fmt.Errorf("gateway controller: %w", err)
 	}
 	if err := mgr.Add(&policy.Installer{Client: mgr.GetClient()}); err != nil {
@@ -167,10 +168,36 @@ func run(ctx context.Context, o options) error {
 	return mgr.Start(ctx)
 }
 
-func setUpCertificates(mgr ctrl.Manager, o options) error {
+// agents of the gateways' pods, and what they say.
+type agents struct {
+	authority *gateway.Authority
+	observer  *observe.Observer
+	// changes are the gateways that there is news of; changed tells of one.
+	changes chan event.GenericEvent
+	changed func(types.NamespacedName)
+}
+
+func followAgents(ctx context.Context, mgr ctrl.Manager, o options) agents {
+	a := agents{
+		authority: &gateway.Authority{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.namespace, Clock: clock.RealClock{}},
+		changes:   make(chan event.GenericEvent, 1024),
+	}
+	a.changed = func(name types.NamespacedName) {
+		g := &v1alpha1.QTLSGateway{}
+		g.Namespace, g.Name = name.Namespace, name.Name
+		select {
+		case a.changes <- event.GenericEvent{Object: g}:
+		case <-ctx.Done():
+		}
+	}
+	a.observer = observe.New(ctx, mtls.StatusPort, a.authority.HTTPClient, a.changed)
+	return a
+}
+
+func setUpCertificates(mgr ctrl.Manager, o options, agents certificate.Agents) error {
 	c, reader, now, recorder := mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, mgr.GetEventRecorder("qtls-operator")
 	hsms := &hsmpool.Clients{}
-	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
+	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, HSMs: hsms, Agents: agents}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("certificate controller: %w", err)
 	}
 	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
@@ -187,21 +214,10 @@ func setUpCertificates(mgr ctrl.Manager, o options) error {
 	return nil
 }
 
-func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
-	authority := &gateway.Authority{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.namespace, Clock: clock.RealClock{}}
-	changes := make(chan event.GenericEvent, 1024)
-	changed := func(name types.NamespacedName) {
-		g := &v1alpha1.QTLSGateway{}
-		g.Namespace, g.Name = name.Namespace, name.Name
-		select {
-		case changes <- event.GenericEvent{Object: g}:
-		case <-ctx.Done():
-		}
-	}
-	observer := observe.New(ctx, mtls.StatusPort, authority.HTTPClient, changed)
-	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, changed)
+func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options, a agents) error {
+	keeper := rings.New(ctx, mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, a.changed)
 	if o.k6Image != "" {
-		if err := setUpBenchmarks(mgr, o, authority); err != nil {
+		if err := setUpBenchmarks(mgr, o, a.authority); err != nil {
 			return fmt.Errorf("benchmark controller: %w", err)
 		}
 	}
@@ -211,10 +227,10 @@ func setUpGateways(ctx context.Context, mgr ctrl.Manager, o options) error {
 		Clock:     clock.RealClock{},
 		Recorder:  mgr.GetEventRecorder("qtls-operator"),
 		Settings:  settings(o),
-		Observer:  observer,
-		Authority: authority,
+		Observer:  a.observer,
+		Authority: a.authority,
 		Rings:     keeper,
-		Changes:   changes,
+		Changes:   a.changes,
 	}).SetupWithManager(mgr)
 }
 

@@ -26,7 +26,7 @@ type formerKey struct {
 	replaced time.Time
 }
 
-// idle says that nobody signs with it any more.
+// idle says that who follows signs with it no more. Who does not, whoKeeps tells.
 func (k formerKey) idle(now time.Time) bool { return !now.Before(k.replaced.Add(followed)) }
 
 // storedFormerKey is a formerKey in the annotation of its certificate's Secret.

@@ -28,6 +28,7 @@ import (
 	"qtls.dev/qtls/internal/openssl"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 	"qtls.dev/qtls/internal/pki"
+	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -140,6 +141,82 @@ func TestKeysStayInTheHSM(t *testing.T) {
 	w.change(web, func() { web.Spec.KeyStorage = v1alpha1.KeyStorage{Type: v1alpha1.KeyStorageSecret} })
 	w.revision(web, 6)
 	w.verify("web-ml-dsa-65", "www.example.com")
+}
+
+// A former key stays while a pod serves a certificate with it, or may: one whose
+// gateway is held does, however many renewals there are.
+func TestFormerKeysThatGatewaysServe(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", Labels: resources.Selector("edge")},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "haproxy:test"}}}}
+	w.create(selfSigned("self"), web, pod)
+	w.issued(web)
+	first := w.reference("web-ecdsa-p256")
+	revision := int64(1)
+	renew := func() keypair.Reference {
+		t.Helper()
+		revision++
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		return w.reference("web-ecdsa-p256")
+	}
+	keeps := func(key keypair.Reference, why string) {
+		t.Helper()
+		want := fmt.Sprintf("Normal KeyInUse HSMPool \"pool\": former key %q is not destroyed before a renewal to come: %s", key.Label, why)
+		if told := w.told(); !token.Has(key.Label) || why != "" && !slices.Contains(told, want) {
+			t.Errorf("the token has the key %q: %t; events %q, want %q", key.Label, token.Has(key.Label), told, want)
+		}
+	}
+
+	w.agents.serves(pod, first)
+	renew()
+	renew()
+	keeps(first, `pod edge-1 of QTLSGateway "edge" serves a certificate with it`)
+	w.agents.silent(pod)
+	renew()
+	keeps(first, `what pod edge-1 of QTLSGateway "edge" serves is not known`)
+	// It follows at last: all are destroyed that are an hour old, but for its own.
+	own := renew()
+	w.agents.serves(pod, own)
+	renew()
+	last := renew()
+	if token.Has(first.Label) || !token.Has(own.Label) || !token.Has(last.Label) {
+		t.Errorf("the token has the first key: %t, the one that is served: %t, the last: %t", token.Has(first.Label), token.Has(own.Label), token.Has(last.Label))
+	}
+	if err := w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	renew()
+	if token.Has(own.Label) {
+		t.Errorf("the token has the key %q that nobody serves", own.Label)
+	}
+}
+
+// A key that somebody was told to use a moment ago is not destroyed, though the
+// cache does not show it yet.
+func TestAKeyThatWasAdoptedAMomentAgoIsKept(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	made := w.reference("web-ecdsa-p256").Label
+	other := withExisting(inHSM(server("other", "self", "ECDSA-P256"), "pool"), "ECDSA-P256", made)
+	annotate(other, unseen, "true")
+	w.create(other)
+	for revision := int64(2); revision <= 3; revision++ {
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+	}
+	if !token.Has(made) {
+		t.Errorf("the key %q is gone, which PQCCertificate other was told to use", made)
+	}
 }
 
 // A key that cannot be destroyed now is destroyed by a renewal to come.

@@ -347,13 +347,28 @@ func (s state) presentKey() (keypair.Reference, bool) {
 	return r, err == nil
 }
 
+// eventKeyInUse is the reason of the event that a former key is not destroyed,
+// because a gateway signs with it.
+const eventKeyInUse = "KeyInUse"
+
 // retireFormer destroys those former keys that nobody signs with any more, and
 // returns the others. Of a pool where one cannot be destroyed the rest wait,
 // too: its members may take long to say so.
 func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []formerKey) {
+	if !slices.ContainsFunc(keys, func(k formerKey) bool { return k.idle(i.now) }) {
+		return keys
+	}
+	pods, err := i.r.gatewayPods(ctx, i.certificate.Namespace)
+	if err != nil {
+		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, eventKeyInUse, "Retire", "no former key is destroyed, for who signs with them cannot be told: %v", err)
+		return keys
+	}
 	away := map[string]bool{}
 	for _, k := range keys {
 		if !k.idle(i.now) || away[k.Pool] {
+			left = append(left, k)
+		} else if who := whoKeeps(k, pods); who != "" {
+			i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, eventKeyInUse, "Retire", "HSMPool %q: former key %q is not destroyed before a renewal to come: %s", k.Pool, k.Label, who)
 			left = append(left, k)
 		} else if !i.r.retire(ctx, i.certificate, k.Reference) {
 			away[k.Pool] = true
@@ -374,10 +389,11 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 
 // retire a key that was made for a certificate, unless it has been adopted
 // since. done says that there is nothing left to do about it. One that cannot
-// be destroyed keeps nothing from being issued.
+// be destroyed keeps nothing from being issued. What it rests on is read past the
+// cache: a PQCCertificate that was told to use the key a moment ago counts.
 func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference) (done bool) {
 	var all v1alpha1.PQCCertificateList
-	err := r.List(ctx, &all)
+	err := r.APIReader.List(ctx, &all)
 	if err == nil && adopted(key.Label, all.Items) {
 		return true
 	}

@@ -42,17 +42,21 @@ import (
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificaterequests,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=list
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconciler reconciles PQCCertificates.
 type Reconciler struct {
 	client.Client
-	// APIReader reads Secrets past the cache, which holds their metadata only.
+	// APIReader reads Secrets past the cache, which holds their metadata only, and
+	// what decides whether a key is destroyed, which may be a moment old.
 	APIReader client.Reader
 	Clock     clock.PassiveClock
 	Recorder  events.EventRecorder
 	// HSMs are the clients of HSMPools' members.
 	HSMs *hsmpool.Clients
+	// Agents tell which keys gateways sign with.
+	Agents Agents
 
 	requests *latewatch.Kind
 }

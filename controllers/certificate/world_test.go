@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -32,6 +34,7 @@ import (
 	"qtls.dev/qtls/controllers/certificate"
 	"qtls.dev/qtls/controllers/issuer"
 	"qtls.dev/qtls/controllers/request"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/testenv"
@@ -51,6 +54,8 @@ type world struct {
 	stop func()
 	// events that the operator told.
 	events *events.FakeRecorder
+	// agents of gateways' pods.
+	agents *agents
 }
 
 func newWorld(t *testing.T) *world {
@@ -64,8 +69,41 @@ func stoppedWorld(t *testing.T) *world {
 	return &world{
 		Client: c, t: t, namespace: testenv.Namespace(t, c), approving: true,
 		clock:  clocktesting.NewFakePassiveClock(time.Now().Truncate(time.Second)),
-		events: events.NewFakeRecorder(10_000),
+		events: events.NewFakeRecorder(10_000), agents: &agents{says: map[types.UID]*dataplane.Status{}},
 	}
+}
+
+// agents of pods, and what each says.
+type agents struct {
+	mu   sync.Mutex
+	says map[types.UID]*dataplane.Status
+}
+
+func (a *agents) Status(_ types.NamespacedName, pod types.UID) (*dataplane.Status, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if status := a.says[pod]; status != nil {
+		return status, nil
+	}
+	return nil, errors.New("connection refused")
+}
+
+// serves has a pod's agent say that it signs with keys in HSMs.
+func (a *agents) serves(pod *corev1.Pod, keys ...keypair.Reference) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	status := &dataplane.Status{Running: dataplane.Target{Revision: "r"}}
+	for _, k := range keys {
+		status.HSMKeys = append(status.HSMKeys, k.URI())
+	}
+	a.says[pod.UID] = status
+}
+
+// silent has a pod's agent say nothing any more.
+func (a *agents) silent(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.says, pod.UID)
 }
 
 // start an operator. With fuse, its writes fail when that burns.
@@ -82,7 +120,7 @@ func (w *world) start(fuse *fuse) {
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
 		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
-		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events, HSMs: hsms},
+		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events, HSMs: hsms, Agents: w.agents},
 	} {
 		if err := r.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)
@@ -284,19 +322,23 @@ func (w *world) verify(secretName, hostname string) {
 	}
 }
 
-// secretsStaySecret looks for key material where none belongs.
-func (w *world) secretsStaySecret() {
-	w.t.Helper()
+// told are the events since it was asked last.
+func (w *world) told() []string {
 	var texts []string
 	for {
 		select {
 		case e := <-w.events.Events:
 			texts = append(texts, e)
-			continue
 		default:
+			return texts
 		}
-		break
 	}
+}
+
+// secretsStaySecret looks for key material where none belongs.
+func (w *world) secretsStaySecret() {
+	w.t.Helper()
+	texts := w.told()
 	var certificates v1alpha1.PQCCertificateList
 	if err := w.List(w.t.Context(), &certificates, client.InNamespace(w.namespace)); err != nil {
 		w.t.Fatal(err)
@@ -390,6 +432,18 @@ type fused struct {
 
 func (c *fused) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	return c.fuse.write(func() error { return c.Client.Create(ctx, o, opts...) })
+}
+
+// unseen marks what the operator's cache does not show yet.
+const unseen = "test/unseen"
+
+// List what the cache shows.
+func (c *fused) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := c.Client.List(ctx, list, opts...)
+	if all, ok := list.(*v1alpha1.PQCCertificateList); ok {
+		all.Items = slices.DeleteFunc(all.Items, func(c v1alpha1.PQCCertificate) bool { return c.Annotations[unseen] != "" })
+	}
+	return err
 }
 
 func (c *fused) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {

@@ -68,12 +68,13 @@ type hsmKey struct {
 	public []byte // PEM
 }
 
-// hsmKeyOf a certificate; false where the key is in its Secret.
-func hsmKeyOf(c *certificate) (hsmKey, bool) {
+// referenceOf a certificate to its key; false where the key is in its Secret. The
+// chain is what else the PEM has.
+func referenceOf(c *certificate) (reference keypair.Reference, chain []byte, ok bool) {
 	if c == nil || c.HSMPool == "" {
-		return hsmKey{}, false
+		return keypair.Reference{}, nil, false
 	}
-	var chain, key []byte
+	var key []byte
 	for rest := c.PEM; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
@@ -86,8 +87,31 @@ func hsmKeyOf(c *certificate) (hsmKey, bool) {
 		}
 	}
 	reference, err := keypair.ParseReference(key)
-	if err != nil {
-		return hsmKey{}, false // it is what parseCertificate wrote
+	return reference, chain, err == nil // it is what parseCertificate wrote
+}
+
+// keysInHSMs of trees, either of which may be nil: their URIs.
+func keysInHSMs(all ...*tree) []string {
+	var keys []string
+	for _, t := range all {
+		if t == nil {
+			continue
+		}
+		for _, c := range t.Certificates {
+			if reference, _, ok := referenceOf(c); ok {
+				keys = append(keys, reference.URI())
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// hsmKeyOf a certificate; false where the key is in its Secret.
+func hsmKeyOf(c *certificate) (hsmKey, bool) {
+	reference, chain, ok := referenceOf(c)
+	if !ok {
+		return hsmKey{}, false
 	}
 	certificates, err := keypair.ParseCertificates(chain)
 	if err != nil {

@@ -60,6 +60,29 @@ func TestACertificateWhoseKeyLiesInAnHSM(t *testing.T) {
 	}
 }
 
+// The operator destroys no key that HAProxy signs with, or would after a start.
+func TestTheStatusTellsTheKeysInHSMs(t *testing.T) {
+	parse := func(name, label string) *certificate {
+		c, err := parseCertificate(referring(t, name, label))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	s := settled()
+	s.current.Certificates = map[string]*certificate{"pq": parse("pq", "web-2"), "too": parse("too", "web-2"), "own": cert("own", "ECDSA-P256", "1")}
+	running := &tree{Name: "before", state: state{Certificates: map[string]*certificate{"pq": parse("pq", "web 1")}}}
+	if got, want := statusOf(s.observed, s.own, running, nil).HSMKeys, []string{"pkcs11:token=vault;object=web%201;type=private", "pkcs11:token=vault;object=web-2;type=private"}; !slices.Equal(got, want) {
+		t.Errorf("while HAProxy has yet to load: %q, want %q", got, want)
+	}
+	if got, want := statusOf(s.observed, s.own, nil, nil).HSMKeys, []string{"pkcs11:token=vault;object=web-2;type=private"}; !slices.Equal(got, want) {
+		t.Errorf("while HAProxy does not run: %q, want %q", got, want)
+	}
+	if got := statusOf(observed{}, own{}, nil, nil).HSMKeys; got != nil {
+		t.Errorf("before the first configuration: %q", got)
+	}
+}
+
 func TestALabelThatCannotStandInTheModulesConfiguration(t *testing.T) {
 	if _, err := parseCertificate(referring(t, "web", "web #1")); err == nil || !strings.Contains(err.Error(), `Secret "web"`) {
 		t.Errorf("%v", err)

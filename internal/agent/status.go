@@ -79,6 +79,7 @@ func statusOf(in observed, me own, running *tree, broken *unusable) dataplane.St
 		s.Rejected = &r
 	}
 	s.Certificates = certificatesOf(in, me, shown, running != nil)
+	s.HSMKeys = keysInHSMs(running, me.current)
 	if in.hsm != nil {
 		for _, m := range in.hsm.Members {
 			s.HSM = append(s.HSM, m.inStatus())

@@ -293,6 +293,9 @@ type Status struct {
 	// HSMProblems are those of the Secrets with credentials for members, with the
 	// remedy.
 	HSMProblems []string `json:"hsmProblems,omitempty"`
+	// HSMKeys are the private keys in HSMs that HAProxy signs with, or that it would
+	// when it starts again: PKCS #11 URIs, sorted.
+	HSMKeys []string `json:"hsmKeys,omitempty"`
 	// HAProxy's version and how often it was reloaded since the pod started.
 	HAProxyVersion string `json:"haproxyVersion,omitempty"`
 	Reloads        int    `json:"reloads"`

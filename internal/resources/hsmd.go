@@ -219,7 +219,7 @@ func HsmdNetworkPolicy(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings)
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": "operator"}},
 	}}
 	if m.Module == nil {
-		gateways := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "qtls-gateway"}}}
+		gateways := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: SelectorOfAll()}}
 		clients = append([]networkingv1.NetworkPolicyPeer{gateways}, clients...)
 	}
 	directions := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}

@@ -52,10 +52,14 @@ func Labels(gateway string) map[string]string {
 
 // Selector of a gateway's pods.
 func Selector(gateway string) map[string]string {
-	return map[string]string{
-		"app.kubernetes.io/name": "qtls-gateway",
-		v1alpha1.LabelGateway:    gateway,
-	}
+	selector := SelectorOfAll()
+	selector[v1alpha1.LabelGateway] = gateway
+	return selector
+}
+
+// SelectorOfAll selects the pods of all gateways.
+func SelectorOfAll() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": "qtls-gateway"}
 }
 
 func meta(g *v1alpha1.QTLSGateway, name string) metav1.ObjectMeta {
