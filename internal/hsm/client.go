@@ -25,6 +25,10 @@ const (
 	// idleTimeout closes a connection that nothing waits on, well before the
 	// daemon would (60 s).
 	idleTimeout = 20 * time.Second
+	// generateTimeout is how long hsmd may take to answer Generate. It makes one
+	// key at a time, each within 300 s, and begins none after it has waited for
+	// as long (crypto/hsmd/src/work.rs).
+	generateTimeout = 2*300*time.Second + writeTimeout
 )
 
 // keepAlive finds out within 20 seconds that a peer is gone without a word.
@@ -65,7 +69,7 @@ type Client struct {
 }
 
 // New is a client of the hsmd at address (host:port), whose requests take no
-// longer than timeout. Of config it takes the names and certificates; TLS 1.3
+// longer than timeout, but for Generate. Of config it takes the names and certificates; TLS 1.3
 // with X25519MLKEM768 is all that it speaks.
 func New(address string, config *tls.Config, timeout time.Duration) *Client {
 	config = config.Clone()
@@ -111,8 +115,9 @@ func (c *Client) Sign(ctx context.Context, key Key, mechanism Mechanism, data []
 	return ask(ctx, c, opSign, body, unmarshalSignature)
 }
 
-// Generate makes a key pair in the token. It is refused where the label is
-// taken. Where no answer came, the key may be there all the same: Find says.
+// Generate makes a key pair in the token, which may take ten minutes. It is
+// refused where the label is taken. Where no answer came, the key may be there
+// all the same: Find says.
 func (c *Client) Generate(ctx context.Context, algorithm v1alpha1.KeyAlgorithm, key Key) (Object, error) {
 	body, err := marshalGenerate(algorithm, key)
 	if err != nil {
@@ -139,7 +144,11 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 	if len(body) > maxBody {
 		return zero, fmt.Errorf("%s: %d bytes are %w (%d)", op, len(body), errTooLong, maxBody)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	timeout := c.timeout
+	if op == opGenerate {
+		timeout = max(timeout, generateTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer, reused, err := c.try(ctx, op, body)
 	if reused && errors.Is(err, errEnded) && (op == opStatus || op == opFind || op == opSign) {

@@ -83,6 +83,27 @@ func TestAKeysLife(t *testing.T) {
 	}
 }
 
+// Tokens take minutes for some keys; how soon a member is to sign is another
+// matter.
+func TestAKeyMayTakeLongerThanASignature(t *testing.T) {
+	a := hsmtest.NewAuthority(t)
+	s := hsmtest.Serve(t, a)
+	s.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) { return nil, operation == 2 }
+	config, err := credentials(t, a, hsmtest.ClientName).Config(hsmtest.ServerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := hsm.New(s.Address, config, time.Nanosecond)
+	t.Cleanup(c.Close)
+	key := hsm.Key{Label: "web"}
+	if _, err := c.Generate(patient(t), "ECDSA-P256", key); err != nil {
+		t.Errorf("a key that is made within minutes: %v", err)
+	}
+	if _, err := c.Find(patient(t), key); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("what has a nanosecond: %v", err)
+	}
+}
+
 // Answers come in whatever order; each goes to who asked.
 func TestManyInFlightAreAnsweredInAnyOrder(t *testing.T) {
 	s, c := world(t)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -31,6 +32,8 @@ type Member struct {
 	Problem *conditions.Problem
 	// in is where it is configured.
 	in configured
+	// timeout of a request to it, but for one that makes a key.
+	timeout time.Duration
 }
 
 // configured says where the remedies for a member's problems are.
@@ -61,6 +64,9 @@ func configuration(m v1alpha1.HSMMember) configured {
 type Clients struct {
 	mu    sync.Mutex
 	pools map[types.NamespacedName]map[string]kept
+	// making are the keys that members make now, or could not make and nobody has
+	// been told yet.
+	making map[namedKey]*making
 }
 
 // kept is a client, and a hash of what it was made of.
@@ -83,7 +89,7 @@ func (c *Clients) Open(ctx context.Context, reader client.Reader, pool *v1alpha1
 		case err != nil:
 			return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, d.secret, err)
 		}
-		opened := Member{Name: m.Name, in: configuration(m)}
+		opened := Member{Name: m.Name, in: configuration(m), timeout: Timeout(pool)}
 		if opened.Client, err = c.open(client.ObjectKeyFromObject(pool), d, Timeout(pool), secret); err != nil {
 			opened.Problem, _ = conditions.AsProblem(err)
 		}
@@ -105,6 +111,9 @@ func (c *Clients) Close(pool types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pools, pool)
+	maps.DeleteFunc(c.making, func(k namedKey, m *making) bool {
+		return k.namespace == pool.Namespace && k.Pool == pool.Name && m.ended()
+	})
 }
 
 // daemon of a member: where it is, and the Secret with what the operator shows

@@ -84,19 +84,32 @@ func (k Keys) Keep(ctx context.Context, r keypair.Reference, algorithm v1alpha1.
 
 // Provide a key: the first member makes it where no member has it. A member
 // that does not answer might have it already, so that all have to answer for
-// that.
+// that. What takes longer than another request may is a problem of the moment: it
+// goes on meanwhile, and is not begun a second time.
 func (k Keys) Provide(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
 	members, err := k.open(ctx, r.Pool)
 	if err != nil {
 		return nil, err
 	}
-	c := ask(ctx, members, hsm.Key{Label: r.Label})
-	if len(c.having) == 0 && len(c.silent) == 0 {
-		maker := members[0]
-		if _, err := maker.Client.Generate(ctx, algorithm, hsm.Key{Label: r.Label}); err != nil {
-			return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q, member %q: %v", r.Pool, maker.Name, err)
-		}
+	var c census
+	key, patience := namedKey{k.Namespace, r}, time.Duration(0)
+	under := k.Clients.underWay(key)
+	if under == nil {
 		c = ask(ctx, members, hsm.Key{Label: r.Label})
+		if len(c.having) == 0 && len(c.silent) == 0 {
+			under, patience = k.Clients.make(key, algorithm, members[0]), members[0].timeout
+		}
+	}
+	if under != nil {
+		if !under.wait(ctx, patience) {
+			return nil, beingMade(r, under)
+		}
+		k.Clients.settle(key, under)
+		c = ask(ctx, members, hsm.Key{Label: r.Label})
+		// One whose answer was lost is there all the same.
+		if under.err != nil && len(c.having) == 0 {
+			return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q, member %q: key %q could not be made: %v", r.Pool, under.member, r.Label, under.err)
+		}
 	}
 	if err := c.unanimous(r); err != nil {
 		return nil, err
@@ -124,8 +137,12 @@ func (k Keys) forCertificate(ctx context.Context, r keypair.Reference, c census,
 	return s, nil
 }
 
-// Retire a key in every member. One that is not there is retired.
+// Retire a key in every member. One that is not there is retired, but not one
+// that is being made.
 func (k Keys) Retire(ctx context.Context, r keypair.Reference) error {
+	if m := k.Clients.underWay(namedKey{k.Namespace, r}); m != nil && !m.ended() {
+		return beingMade(r, m)
+	}
 	members, err := k.open(ctx, r.Pool)
 	if err != nil {
 		return err
@@ -197,12 +214,7 @@ func (s signer) Sign(random io.Reader, digest []byte, opts crypto.SignerOpts) ([
 // so, and the next one signs.
 type Found struct {
 	mu   sync.Mutex
-	keys map[foundKey]found
-}
-
-type foundKey struct {
-	namespace string
-	keypair.Reference
+	keys map[namedKey]found
 }
 
 type found struct {
@@ -221,7 +233,7 @@ func (f *Found) recall(namespace string, r keypair.Reference, members []Member) 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k, ok := f.keys[foundKey{namespace, r}]
+	k, ok := f.keys[namedKey{namespace, r}]
 	return k.signer, ok && time.Since(k.at) < foundFor && slices.Equal(k.clients, clientsOf(members))
 }
 
@@ -237,9 +249,9 @@ func (f *Found) remember(namespace string, r keypair.Reference, members []Member
 		}
 	}
 	if f.keys == nil {
-		f.keys = map[foundKey]found{}
+		f.keys = map[namedKey]found{}
 	}
-	f.keys[foundKey{namespace, r}] = found{s, clientsOf(members), time.Now()}
+	f.keys[namedKey{namespace, r}] = found{s, clientsOf(members), time.Now()}
 }
 
 func clientsOf(members []Member) []*hsm.Client {

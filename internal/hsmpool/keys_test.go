@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -203,6 +204,86 @@ func TestWhyNoKeyIsMade(t *testing.T) {
 	}
 	_, err = keys.Provide(ctx, web, "ECDSA-P256")
 	expect(t, err, v1alpha1.ReasonHSMNotReady, "CKR_ACTION_PROHIBITED: client qtls-operator may not generate")
+}
+
+// slow has the first member take its time for a key: asked is called when it is
+// asked for one, and release lets it go on with its answer.
+func slow(t *testing.T, s *hsmtest.Server, asked func(), answer *hsmtest.Answer) (times *atomic.Int64, release func()) {
+	times, released := new(atomic.Int64), make(chan struct{})
+	s.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		if operation != 4 {
+			return nil, false
+		}
+		times.Add(1)
+		asked()
+		select {
+		case <-released:
+		case <-t.Context().Done():
+		}
+		return answer, answer != nil
+	}
+	return times, sync.OnceFunc(func() { close(released) })
+}
+
+// A token may take minutes for a key. Nobody waits for that, and no second key is
+// asked for meanwhile; nor is one destroyed before it is there.
+func TestAKeyThatTakesLongIsMadeOnce(t *testing.T) {
+	servers, keys := pooled(t, 1)
+	ctx := patient(t)
+	impatient, leave := context.WithCancel(ctx)
+	times, release := slow(t, servers[0], leave, nil)
+	defer release()
+
+	const says = `HSMPool "pool", member "hsm-0": key "web-1" is being made since 2`
+	_, err := keys.Provide(impatient, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonIssuing, says)
+	_, again := keys.Provide(ctx, web, "ECDSA-P256")
+	if again == nil || again.Error() != err.Error() {
+		t.Errorf("the next look says %v, and the one before %v", again, err)
+	}
+	expect(t, keys.Retire(ctx, web), v1alpha1.ReasonIssuing, says)
+	release()
+	for {
+		key, err := keys.Provide(ctx, web, "ECDSA-P256")
+		if p, ok := conditions.AsProblem(err); ok && p.Reason == v1alpha1.ReasonIssuing && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err != nil || key == nil || times.Load() != 1 {
+			t.Errorf("%v; it was asked for %d times, want once", err, times.Load())
+		}
+		break
+	}
+	if err := keys.Retire(ctx, web); err != nil || servers[0].Token.Has("web-1") {
+		t.Errorf("retired: %v; it is there: %t", err, servers[0].Token.Has("web-1"))
+	}
+}
+
+// Why a key could not be made is told when it is looked next, and then another is
+// asked for.
+func TestAKeyThatTakesLongAndFails(t *testing.T) {
+	servers, keys := pooled(t, 1)
+	ctx := patient(t)
+	impatient, leave := context.WithCancel(ctx)
+	times, release := slow(t, servers[0], leave, hsmtest.Refuse(0x30, "the token is away"))
+	defer release()
+	_, err := keys.Provide(impatient, web, "ECDSA-P256")
+	expect(t, err, v1alpha1.ReasonIssuing, "is being made since")
+	release()
+	for try := int64(1); try <= 2; try++ {
+		for {
+			_, err = keys.Provide(ctx, web, "ECDSA-P256")
+			if p, ok := conditions.AsProblem(err); !ok || p.Reason != v1alpha1.ReasonIssuing || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		expect(t, err, v1alpha1.ReasonHSMNotReady, `HSMPool "pool", member "hsm-0": key "web-1" could not be made: hsmd at `)
+		expect(t, err, v1alpha1.ReasonHSMNotReady, "the token is away")
+		if times.Load() != try {
+			t.Errorf("it was asked for %d times, want %d", times.Load(), try)
+		}
+	}
 }
 
 // Members are asked for a key when it is looked for first, and when the pool
