@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -56,12 +58,15 @@ type object struct {
 type provided struct {
 	generation int64
 	at         time.Time
-	// versions of the objects.
-	versions map[object]string
+	// versions of the objects, and digests of what they were made of, where that
+	// was applied.
+	versions, digests map[object]string
 	// problems are by member; those of all under the empty name.
 	problems map[string]*conditions.Problem
 	// held are members that have to wait with their new pod for the others.
 	held map[string]bool
+	// before is what was written before; nil once this is.
+	before *provided
 }
 
 // managed are the members whose daemon the operator runs.
@@ -77,7 +82,8 @@ func managed(pool *v1alpha1.HSMPool) []v1alpha1.HSMMember {
 
 // provide the daemons of a pool: write what is wanted, unless it is there just
 // as it was written last, and delete what is not wanted any more. What cannot
-// be written is a member's problem.
+// be written is a member's problem; so is what the user has to give it and did
+// not, which is looked at each time.
 func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[string]*conditions.Problem, error) {
 	key := client.ObjectKeyFromObject(pool)
 	r.mu.Lock()
@@ -85,31 +91,56 @@ func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[s
 	r.mu.Unlock()
 	now := r.Clock.Now()
 	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && len(last.held) == 0 && r.unchanged(ctx, pool, last) {
-		return nil, nil
+		return r.lacking(ctx, pool, nil)
 	}
-	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, problems: map[string]*conditions.Problem{}, held: map[string]bool{}}
+	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, digests: map[object]string{},
+		problems: map[string]*conditions.Problem{}, held: map[string]bool{}, before: &last}
 	if err := r.write(ctx, pool, next, now); err != nil {
 		return nil, err
 	}
+	next.before = nil
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.daemons == nil {
 		r.daemons = map[client.ObjectKey]provided{}
 	}
 	r.daemons[key] = next
-	return next.problems, nil
+	r.mu.Unlock()
+	return r.lacking(ctx, pool, next.problems)
+}
+
+// lacking are the problems of members, with what those without wait for that the
+// user has to give them.
+func (r *Reconciler) lacking(ctx context.Context, pool *v1alpha1.HSMPool, problems map[string]*conditions.Problem) (map[string]*conditions.Problem, error) {
+	all := provided{problems: map[string]*conditions.Problem{}}
+	maps.Copy(all.problems, problems)
+	for _, m := range managed(pool) {
+		l, ok := hsmpool.LibraryOf(m)
+		if !ok || all.problems[m.Name] != nil {
+			continue
+		}
+		if err := all.note(m.Name, r.needed(ctx, pool, l)); err != nil {
+			return nil, err
+		}
+	}
+	return all.problems, nil
 }
 
 // unchanged says whether the objects are as they were written.
 func (r *Reconciler) unchanged(ctx context.Context, pool *v1alpha1.HSMPool, last provided) bool {
 	for o, version := range last.versions {
-		existing := &metav1.PartialObjectMetadata{}
-		existing.SetGroupVersionKind(o.kind)
-		if err := r.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: o.name}, existing); err != nil || existing.ResourceVersion != version {
+		if !r.isAt(ctx, pool, o, version) {
 			return false
 		}
 	}
 	return true
+}
+
+// isAt says whether an object is as it was at a resource version.
+func (r *Reconciler) isAt(ctx context.Context, pool *v1alpha1.HSMPool, o object, version string) bool {
+	existing := &metav1.PartialObjectMetadata{}
+	existing.SetGroupVersionKind(o.kind)
+	err := r.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: o.name}, existing)
+	return err == nil && existing.ResourceVersion == version
 }
 
 // write all objects of a pool.
@@ -176,20 +207,14 @@ func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m 
 	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)); err != nil {
 		return err
 	}
-	if err := r.run(ctx, pool, m, p); err != nil {
-		return err
-	}
-	if l, ok := hsmpool.LibraryOf(m); ok {
-		return r.needed(ctx, pool, l)
-	}
-	return nil
+	return r.run(ctx, pool, m, p)
 }
 
 // needed says what a library waits for that the user has to give it: the PIN,
 // and its files.
 func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, l hsmpool.Library) error {
 	pin, field := &corev1.Secret{}, l.Field+".pinSecretRef"
-	there, err := r.there(ctx, pool, pin, l.Token.PINSecretRef.Name)
+	there, err := isThere(ctx, r.APIReader, pool, pin, l.Token.PINSecretRef.Name)
 	switch {
 	case err != nil:
 		return err
@@ -201,17 +226,20 @@ func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, l hsmpo
 			field, pin.Name, pool.Namespace, resources.KeyUserPIN)
 	}
 	for _, f := range l.Module.Files {
-		var o client.Object
+		var reader client.Reader = r.Client
 		var name, kind, reason string
 		switch {
 		case f.SecretRef != nil:
-			o, name, kind, reason = &corev1.Secret{}, f.SecretRef.Name, "Secret", v1alpha1.ReasonSecretNotFound
+			name, kind, reason = f.SecretRef.Name, "Secret", v1alpha1.ReasonSecretNotFound
 		case f.ConfigMapRef != nil:
-			o, name, kind, reason = &corev1.ConfigMap{}, f.ConfigMapRef.Name, "ConfigMap", v1alpha1.ReasonConfigMapNotFound
+			name, kind, reason = f.ConfigMapRef.Name, "ConfigMap", v1alpha1.ReasonConfigMapNotFound
 		default:
-			o, name, kind, reason = &corev1.PersistentVolumeClaim{}, f.PersistentVolumeClaimRef.Name, "PersistentVolumeClaim", v1alpha1.ReasonVolumeClaimNotFound
+			name, kind, reason = f.PersistentVolumeClaimRef.Name, "PersistentVolumeClaim", v1alpha1.ReasonVolumeClaimNotFound
+			reader = r.APIReader // the cache has those of pools alone
 		}
-		if there, err := r.there(ctx, pool, o, name); err != nil {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+		if there, err := isThere(ctx, reader, pool, o, name); err != nil {
 			return err
 		} else if !there {
 			return conditions.Waiting(Interval, reason, "%s, files of folder %s: %s %q is not there in namespace %q; create it, or name another",
@@ -221,24 +249,35 @@ func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, l hsmpo
 	return nil
 }
 
-// there reads an object of the pool's namespace, if it is there.
-func (r *Reconciler) there(ctx context.Context, pool *v1alpha1.HSMPool, o client.Object, name string) (bool, error) {
-	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, o)
+// isThere reads an object of the pool's namespace, if it is there.
+func isThere(ctx context.Context, reader client.Reader, pool *v1alpha1.HSMPool, o client.Object, name string) (bool, error) {
+	err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, o)
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("%T %s/%s: %w", o, pool.Namespace, name, err)
 	}
 	return err == nil, nil
 }
 
+// apply objects, but for those that are as they were applied last.
 func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {
 	for _, o := range objects {
+		k := object{o.GetObjectKind().GroupVersionKind(), o.GetName()}
+		digest, err := digestOf(o)
+		if err != nil {
+			return err
+		}
+		p.digests[k] = digest
+		if version := p.before.versions[k]; p.before.digests[k] == digest && r.isAt(ctx, pool, k, version) {
+			p.versions[k] = version
+			continue
+		}
 		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
 			version, err := r.claimed(ctx, pool, claim)
 			if err != nil {
 				return err
 			}
 			if version != "" {
-				p.versions[object{o.GetObjectKind().GroupVersionKind(), o.GetName()}] = version
+				p.versions[k] = version
 				continue
 			}
 		}
@@ -246,9 +285,19 @@ func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 		if err != nil {
 			return err
 		}
-		p.versions[object{o.GetObjectKind().GroupVersionKind(), o.GetName()}] = version
+		p.versions[k] = version
 	}
 	return nil
+}
+
+// digestOf what is applied.
+func digestOf(o client.Object) (string, error) {
+	content, err := json.Marshal(o)
+	if err != nil {
+		return "", fmt.Errorf("%T %s: %w", o, o.GetName(), err)
+	}
+	sum := sha256.Sum256(content)
+	return string(sum[:]), nil
 }
 
 // claimed is the version of a volume's claim that the pool has already. It stays

@@ -365,6 +365,63 @@ func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
+// Nor does a problem that lasts: what is written stays, and what cannot be is
+// tried again.
+func TestAProblemIsNoReasonToWriteAllAgain(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	counted := &counting{Client: mgr.GetClient()}
+	r := &controller.Reconciler{Client: counted, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	other := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev-a-hsmd"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	if err := w.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "a", "b")
+	// applies says how many objects are applied at a look, and why members are down.
+	applies := func() (n int, reasons []string, err error) {
+		before := counted.applied
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil {
+			return 0, nil, err
+		}
+		err = w.get("dev", pool)
+		for _, m := range pool.Status.Members {
+			reasons = append(reasons, m.Reason)
+		}
+		return counted.applied - before, reasons, err
+	}
+	is := func(n int, reasons ...string) {
+		t.Helper()
+		testenv.Eventually(t, func(context.Context) error { // the cache is behind
+			if got, why, err := applies(); err != nil || got != n || !slices.Equal(why, reasons) {
+				return fmt.Errorf("%d objects are applied, and the members say %v (%v), want %d and %v", got, why, err, n, reasons)
+			}
+			return nil
+		})
+	}
+	is(0, v1alpha1.ReasonNotApplied, v1alpha1.ReasonDaemonNotReady)
+	if err := w.get("dev-b-hsmd", &appsv1.StatefulSet{}); err != nil {
+		t.Error(err)
+	}
+	// What somebody else changed is written again, and nothing else.
+	service := &corev1.Service{}
+	if err := w.get("dev-b-hsmd", service); err != nil {
+		t.Fatal(err)
+	}
+	service.Spec.Ports[0].Name = "changed"
+	if err := w.Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	is(1, v1alpha1.ReasonNotApplied, v1alpha1.ReasonDaemonNotReady)
+	is(0, v1alpha1.ReasonNotApplied, v1alpha1.ReasonDaemonNotReady)
+	if err := w.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	is(0, v1alpha1.ReasonDaemonNotReady, v1alpha1.ReasonDaemonNotReady)
+}
+
 // A change that all daemons have to start anew for reaches one after the other.
 func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
 	c := testenv.Client(t)
@@ -456,6 +513,16 @@ func TestADaemonWithAVendorsLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "prod-luna-hsmd")
+	// So is a PIN that is taken away later.
+	pin.Data["pin"] = nil
+	if err := w.Update(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `has no key "pin"`)
+	if err := w.Delete(t.Context(), pin); err != nil {
+		t.Fatal(err)
+	}
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, `Secret "luna-pin" is not there in namespace "`+w.namespace)
 	set := &appsv1.StatefulSet{}
 	if err := w.get("prod-luna-hsmd", set); err != nil {
 		t.Fatal(err)
@@ -482,6 +549,11 @@ func TestALibraryInThePodsOfGateways(t *testing.T) {
 	}}}}
 	w.create(pool)
 	const field = "spec.members[nshield].module"
+	type lost struct {
+		client.Object
+		reason, says string
+	}
+	var given []lost
 	for _, step := range []struct {
 		reason, says string
 		then         client.Object
@@ -501,8 +573,21 @@ func TestALibraryInThePodsOfGateways(t *testing.T) {
 		if err := w.Create(t.Context(), step.then); err != nil {
 			t.Fatal(err)
 		}
+		given = append(given, lost{step.then, step.reason, step.says})
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "prod-nshield-hsmd")
+	// What is taken away later is told, too: the last first, for of several one is.
+	slices.Reverse(given)
+	for _, g := range given {
+		if err := w.get(g.Object.GetName(), g.Object); err != nil {
+			t.Fatal(err)
+		}
+		g.Object.SetFinalizers(nil) // a volume's is for a controller that does not run here
+		if err := errors.Join(w.Update(t.Context(), g.Object), w.Delete(t.Context(), g.Object)); err != nil {
+			t.Fatal(err)
+		}
+		w.is(pool, v1alpha1.ConditionReady, "False", g.reason, g.says)
+	}
 	set := &appsv1.StatefulSet{}
 	if err := w.get("prod-nshield-hsmd", set); err != nil {
 		t.Fatal(err)

@@ -19,16 +19,17 @@ import (
 	"qtls.dev/qtls/internal/hsmpool"
 )
 
-// secretIndex finds the pools that name a Secret.
-const secretIndex = "spec.members.secrets"
+// referenceIndex finds the pools that name a Secret or ConfigMap: its values are
+// `<kind>/<name>`.
+const referenceIndex = "spec.members.references"
 
 // workers are so many that pools whose members hang hold up no other.
 const workers = 8
 
 // SetupWithManager registers the controller and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.HSMPool{}, secretIndex, secretNames); err != nil {
-		return fmt.Errorf("index of HSMPools by Secret: %w", err)
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.HSMPool{}, referenceIndex, references); err != nil {
+		return fmt.Errorf("index of HSMPools by what they name: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.HSMPool{}). // its status too: conditions.Write
@@ -43,41 +44,47 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Service{}, builder.OnlyMetadata).
 		Owns(&corev1.Secret{}, builder.OnlyMetadata).
 		// Metadata only: no Secret's content stays in memory.
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.naming)).
+		WatchesMetadata(&corev1.Secret{}, r.naming("Secret")).
+		WatchesMetadata(&corev1.ConfigMap{}, r.naming("ConfigMap")).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }
 
-func secretNames(o client.Object) []string {
+func references(o client.Object) []string {
 	var names []string
 	for _, m := range o.(*v1alpha1.HSMPool).Spec.Members {
 		if m.Remote != nil {
-			names = append(names, m.Remote.TLSSecretRef.Name)
+			names = append(names, "Secret/"+m.Remote.TLSSecretRef.Name)
 		}
 		l, ok := hsmpool.LibraryOf(m)
 		if !ok {
 			continue
 		}
-		names = append(names, l.Token.PINSecretRef.Name)
+		names = append(names, "Secret/"+l.Token.PINSecretRef.Name)
 		for _, f := range l.Module.Files {
-			if f.SecretRef != nil {
-				names = append(names, f.SecretRef.Name)
+			switch {
+			case f.SecretRef != nil:
+				names = append(names, "Secret/"+f.SecretRef.Name)
+			case f.ConfigMapRef != nil:
+				names = append(names, "ConfigMap/"+f.ConfigMapRef.Name)
 			}
 		}
 	}
 	return names
 }
 
-// naming lists the pools that name a Secret.
-func (r *Reconciler) naming(ctx context.Context, secret client.Object) []reconcile.Request {
-	var pools v1alpha1.HSMPoolList
-	if err := r.List(ctx, &pools, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "cannot find the HSMPools that name a Secret", "secret", client.ObjectKeyFromObject(secret))
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range pools.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
-	}
-	return requests
+// naming brings the pools that name an object of a kind.
+func (r *Reconciler) naming(kind string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		var pools v1alpha1.HSMPoolList
+		if err := r.List(ctx, &pools, client.InNamespace(o.GetNamespace()), client.MatchingFields{referenceIndex: kind + "/" + o.GetName()}); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot find the HSMPools that name an object", "kind", kind, "object", client.ObjectKeyFromObject(o))
+			return nil
+		}
+		var requests []reconcile.Request
+		for i := range pools.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
+		}
+		return requests
+	})
 }
