@@ -134,13 +134,20 @@ func decide(in inputs, now time.Time) (plan, error) {
 // none that starts can, for want of a certificate.
 func lost(in inputs, revision string) bool {
 	return !rollout.MayServe(revision, in.Observed) && slices.ContainsFunc(in.Published.Revisions[revision].Certificates, func(c dataplane.Certificate) bool {
-		s := in.Objects.Secrets[c.Secret]
-		if s == nil {
-			return true
-		}
-		pair, err := keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
-		return err != nil || string(pair.Algorithm) != c.Algorithm || keypair.PoolOf(pair.Key) != c.HSMPool
+		_, ok := stored(in, c)
+		return !ok
 	})
+}
+
+// stored is what the Secret of a revision's certificate has, if a pod that starts
+// can serve it.
+func stored(in inputs, c dataplane.Certificate) (*keypair.KeyPair, bool) {
+	s := in.Objects.Secrets[c.Secret]
+	if s == nil {
+		return nil, false
+	}
+	pair, err := keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	return pair, err == nil && string(pair.Algorithm) == c.Algorithm && keypair.PoolOf(pair.Key) == c.HSMPool
 }
 
 func (p plan) names() []string {

@@ -188,6 +188,9 @@ func TestWhatKeepsThePodThatTriesIsTold(t *testing.T) {
 	}{
 		{"nothing", func(*inputs) {}, v1alpha1.ReasonProgressing, "pod web-1 tries the configuration of generation 3 first"},
 		{"it waits for a Secret", func(in *inputs) { in.Observed[0].Status.Waiting = `Secret "new" does not exist` }, v1alpha1.ReasonProgressing, `first: Secret "new" does not exist`},
+		{"it cannot have a certificate", func(in *inputs) {
+			in.Observed[0].Status.Certificates = []dataplane.CertificateStatus{{Secret: "fine", SerialNumber: "1"}, {Secret: "new", Error: "cannot be read: forbidden"}}
+		}, v1alpha1.ReasonCertificateRejected, `first, and does not take Secret "new": cannot be read: forbidden; other pods keep the former one`},
 		{"it is not ready for a moment", unready(trialPatience - time.Second), v1alpha1.ReasonProgressing, "first"},
 		{"it is not ready for long", unready(trialPatience), v1alpha1.ReasonPodsNotReady, "container agent ended with OOMKilled (exit code 137); other pods keep the former one, and another tries this when the pod is deleted"},
 		{"its agent had no time to answer", silent(observe.ErrNotYet), v1alpha1.ReasonProgressing, "first"},
@@ -235,9 +238,17 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	if c := condition(t, status, v1alpha1.ConditionReady); c.Status != "False" || c.Reason != v1alpha1.ReasonCertificateNotFound {
 		t.Errorf("Ready %+v", c)
 	}
-	if c := condition(t, status, v1alpha1.ConditionProgrammed); c.Reason != v1alpha1.ReasonPending || !strings.Contains(c.Message, "last good") {
-		t.Errorf("Programmed %+v", c)
+	says := func(in inputs, want string) {
+		t.Helper()
+		if c := meta.FindStatusCondition(summarise(in, p, nil, now).Conditions, v1alpha1.ConditionProgrammed); c == nil || c.Reason != v1alpha1.ReasonPending || !strings.Contains(c.Message, want) {
+			t.Errorf("Programmed %+v, want %q", c, want)
+		}
 	}
+	says(in, "nothing new is served while a reference or field is wrong (see the other conditions); the configuration of generation 3, as it was published last, is served on")
+	changed := in
+	changed.Gateway = in.Gateway.DeepCopy()
+	changed.Gateway.Generation = 4
+	says(changed, "generation 4 is not served while a reference or field is wrong (see the other conditions); generation 3, the last good one, is served on")
 	nobody := in
 	nobody.Pods, nobody.Observed = nil, nil
 	if c := condition(t, summarise(nobody, p, nil, now), v1alpha1.ConditionProgrammed); strings.Contains(c.Message, "served on") || !strings.Contains(c.Message, "no pod is ready") {
@@ -246,6 +257,55 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	if status.Pods != "2/2" || status.CertificateAlgorithms != "ECDSA-P256" {
 		t.Errorf("pods %s, certificates %s: both pods serve on as before", status.Pods, status.CertificateAlgorithms)
 	}
+}
+
+// The status names the certificates that pods serve, not those of a configuration
+// that is tried, or was when a problem came up.
+func TestTheStatusNamesTheCertificatesThatAreServed(t *testing.T) {
+	in := sound()
+	first := publish(t, &in)
+	certificate := first.Revisions[first.Assignment.Stable.Revision].Certificates[0]
+	end := now.Add(2 * time.Hour)
+	serves := &dataplane.Status{Running: first.Assignment.Stable, Certificates: []dataplane.CertificateStatus{
+		{Name: certificate.Name, Secret: certificate.Secret, SerialNumber: "5d", NotAfter: end.UTC()}}}
+	in.add("web-1", true, serves)
+	in.add("web-2", true, serves)
+	names := func(when string, p plan, want v1alpha1.ServedCertificate) {
+		t.Helper()
+		in.Gateway.Status = summarise(in, p, nil, now)
+		if got := in.Gateway.Status; len(got.Certificates) != 1 || got.Certificates[0] != want || got.CertificateAlgorithms != want.Algorithm {
+			t.Errorf("%s: %+v and %s, want %+v", when, got.Certificates, got.CertificateAlgorithms, want)
+		}
+	}
+	present := v1alpha1.ServedCertificate{SecretName: "web-ecdsa-p256", Algorithm: "ECDSA-P256", SerialNumber: "5e", NotAfter: metav1.Unix(now.Add(time.Hour).Unix(), 0)}
+	names("at first", first, present)
+
+	in.Model.Ports = slices.Clone(in.Model.Ports)
+	in.Model.Ports[0].Listeners = slices.Clone(in.Model.Ports[0].Listeners)
+	in.Model.Ports[0].Listeners[0].Certificates = []model.Certificate{{Secret: "web-ml-dsa-65", Algorithm: "ML-DSA-65", PostQuantum: true, HandshakeSchemes: []uint16{0x0905}, SerialNumber: "60", NotAfter: end.Unix()}}
+	served := v1alpha1.ServedCertificate{SecretName: "web-ecdsa-p256", Algorithm: "ECDSA-P256", SerialNumber: "5d", NotAfter: metav1.Unix(end.Unix(), 0)}
+	trial := publish(t, &in)
+	names("while a pod tries another", trial, served)
+	rejecting := *serves
+	rejecting.Rejected = &dataplane.Rejection{Target: *trial.Assignment.Candidate, Message: "no"}
+	in.Observed[0].Status = &rejecting
+	names("after it refused", publish(t, &in), served)
+
+	in.Problems = []resolve.Problem{{Reason: v1alpha1.ReasonCertificateNotFound, Holds: true}}
+	held := publish(t, &in)
+	if !held.Held {
+		t.Fatalf("plan %+v, want it held", held)
+	}
+	names("while a problem holds it", held, served)
+	in.Observed[0].Status, in.Observed[1].Status = nil, nil
+	names("while no agent answers", held, served)
+	in.Objects.Secrets = map[string]*corev1.Secret{"web-ecdsa-p256": webSecret(t, "shop")}
+	pair, ok := stored(in, certificate)
+	if !ok {
+		t.Fatal("a pod that starts cannot serve the Secret's certificate")
+	}
+	served.SerialNumber, served.NotAfter = "77", metav1.Unix(pair.Chain[0].NotAfter.Unix(), 0)
+	names("and its Secret is there", held, served)
 }
 
 // A gateway with a second listener whose Secret is deleted: pods that run go on

@@ -391,7 +391,7 @@ func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {
 	if err := c.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "the last good one, is kept, but no pod is ready")
+	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending, "as it was published last, is kept, but no pod is ready")
 	after, _, err := assignment(t.Context(), c, ns)
 	if err != nil || after.Stable != before.Stable {
 		t.Errorf("without its Secret the gateway is told %+v (%v), want what it was: %+v", after, err, before)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/conditions"
-	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
@@ -61,10 +62,8 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 		}
 	}
 	status.Pods = fmt.Sprintf("%d/%d", status.ReadyReplicas, resources.Replicas(g))
-	status.Certificates, status.CertificateAlgorithms = served(in.Model)
-	if p.Held {
-		status.Certificates, status.CertificateAlgorithms = g.Status.Certificates, g.Status.CertificateAlgorithms
-	}
+	status.Certificates = served(in, p)
+	status.CertificateAlgorithms = algorithmsOf(status.Certificates)
 	status.Listeners = listeners(in, g.Status.Listeners, now)
 
 	accepted := verdictOf(in.Problems, v1alpha1.ConditionAccepted, verdict{true, v1alpha1.ReasonAccepted, "the spec is valid"})
@@ -146,8 +145,12 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 				keeps = "is kept; spec.replicas is 0"
 			}
 		}
+		stable := p.Assignment.Stable.Generation
+		if stable == g.Generation {
+			return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("nothing new is served while a reference or field is wrong (see the other conditions); the configuration of generation %d, as it was published last, %s", stable, keeps)}
+		}
 		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served while a reference or field is wrong (see the other conditions); generation %d, the last good one, %s",
-			g.Generation, p.Assignment.Stable.Generation, keeps)}
+			g.Generation, stable, keeps)}
 	case !p.Published():
 		return verdict{false, v1alpha1.ReasonPending, "there is nothing to serve yet (see the other conditions)"}
 	case p.Rejection != nil:
@@ -181,10 +184,8 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 		if !pod.Runs(p.Assignment.Stable) {
 			behind = append(behind, fmt.Sprintf("pod %s runs generation %d", pod.Name, pod.Status.Running.Generation))
 		}
-		for _, c := range pod.Status.Certificates {
-			if c.Error != "" {
-				refused = append(refused, fmt.Sprintf("pod %s serves on the former certificate of Secret %q: %s", pod.Name, c.Secret, c.Error))
-			}
+		for _, refusal := range refusals(pod) {
+			refused = append(refused, fmt.Sprintf("pod %s serves on the former certificate of %s", pod.Name, refusal))
 		}
 	}
 	switch {
@@ -221,10 +222,26 @@ func onTrial(in inputs, p plan, now time.Time) verdict {
 		return verdict{false, v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%s, and is not ready: %s%s", tries, podWaitsFor(in.Pods[i], observed), remedy)}
 	case ready && unknown != nil && !errors.Is(unknown, observe.ErrNotYet):
 		return verdict{false, v1alpha1.ReasonAgentUnreachable, fmt.Sprintf("%s, and its agent does not answer the operator on port 8404 (a NetworkPolicy?): %v%s", tries, unknown, remedy)}
+	case len(refusals(observed)) > 0:
+		return verdict{false, v1alpha1.ReasonCertificateRejected, fmt.Sprintf("%s, and does not take %s%s", tries, strings.Join(refusals(observed), "; "), remedy)}
 	case observed.Status != nil && observed.Status.Waiting != "":
 		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("%s: %s", tries, observed.Status.Waiting)}
 	}
 	return verdict{false, v1alpha1.ReasonProgressing, tries}
+}
+
+// refusals of Secrets' present content that a pod tells of.
+func refusals(pod rollout.Pod) []string {
+	if pod.Status == nil {
+		return nil
+	}
+	var all []string
+	for _, c := range pod.Status.Certificates {
+		if c.Error != "" {
+			all = append(all, fmt.Sprintf("Secret %q: %s", c.Secret, c.Error))
+		}
+	}
+	return all
 }
 
 // readySince says whether a pod is ready, and since when it is, or is not; zero
@@ -263,10 +280,8 @@ func podWaitsFor(pod corev1.Pod, observed rollout.Pod) string {
 		if s.Rejected != nil {
 			return s.Rejected.Message
 		}
-		for _, c := range s.Certificates {
-			if c.Error != "" {
-				return fmt.Sprintf("Secret %q: %s", c.Secret, c.Error)
-			}
+		if refused := refusals(observed); len(refused) > 0 {
+			return refused[0]
 		}
 		if s.Waiting != "" {
 			return s.Waiting
@@ -285,30 +300,65 @@ func podWaitsFor(pod corev1.Pod, observed rollout.Pod) string {
 	return "starting"
 }
 
-// served lists the certificates of the model.
-func served(m model.Gateway) ([]v1alpha1.ServedCertificate, string) {
-	bySecret := map[string]model.Certificate{}
-	for _, p := range m.Ports {
-		for _, l := range p.Listeners {
-			for _, c := range l.Certificates {
-				bySecret[c.Secret] = c
+// served are the certificates of the model, or, where pods do not run that (yet),
+// those of the published revision that they serve on.
+func served(in inputs, p plan) []v1alpha1.ServedCertificate {
+	bySecret := map[string]v1alpha1.ServedCertificate{}
+	if stable := p.Assignment.Stable.Revision; stable != p.Wanted.Revision {
+		for _, c := range p.Revisions[stable].Certificates {
+			if s, ok := servedOn(in, stable, c); ok {
+				bySecret[c.Secret] = s
+			}
+		}
+	} else {
+		for _, port := range in.Model.Ports {
+			for _, l := range port.Listeners {
+				for _, c := range l.Certificates {
+					bySecret[c.Secret] = v1alpha1.ServedCertificate{SecretName: c.Secret, Algorithm: string(c.Algorithm), SerialNumber: c.SerialNumber, NotAfter: metav1.Unix(c.NotAfter, 0)}
+				}
 			}
 		}
 	}
-	var certificates []v1alpha1.ServedCertificate
-	var names []string
-	for _, c := range bySecret {
-		certificates = append(certificates, v1alpha1.ServedCertificate{
-			SecretName: c.Secret, Algorithm: string(c.Algorithm), SerialNumber: c.SerialNumber, NotAfter: metav1.Unix(c.NotAfter, 0)})
+	return slices.SortedFunc(maps.Values(bySecret), func(a, b v1alpha1.ServedCertificate) int { return cmp.Compare(a.SecretName, b.SecretName) })
+}
+
+// servedOn is a certificate of a published revision as a pod serves it that runs
+// this; where none tells, as its Secret has it, or as it was before.
+func servedOn(in inputs, revision string, c dataplane.Certificate) (v1alpha1.ServedCertificate, bool) {
+	s := v1alpha1.ServedCertificate{SecretName: c.Secret, Algorithm: c.Algorithm}
+	for _, pod := range in.Observed {
+		if pod.Terminating || pod.Status == nil || pod.Status.Running.Revision != revision {
+			continue
+		}
+		for _, has := range pod.Status.Certificates {
+			if has.Name == c.Name && has.SerialNumber != "" {
+				s.SerialNumber, s.NotAfter = has.SerialNumber, metav1.Unix(has.NotAfter.Unix(), 0)
+				return s, true
+			}
+		}
 	}
-	slices.SortFunc(certificates, func(a, b v1alpha1.ServedCertificate) int { return cmp.Compare(a.SecretName, b.SecretName) })
+	if pair, ok := stored(in, c); ok {
+		s.SerialNumber, s.NotAfter = pair.SerialNumber(), metav1.Unix(pair.Chain[0].NotAfter.Unix(), 0)
+		return s, true
+	}
+	for _, before := range in.Gateway.Status.Certificates {
+		if before.SecretName == c.Secret && before.Algorithm == c.Algorithm {
+			return before, true
+		}
+	}
+	return s, false
+}
+
+// algorithmsOf certificates, the strongest first.
+func algorithmsOf(certificates []v1alpha1.ServedCertificate) string {
+	var names []string
 	for _, c := range certificates {
 		names = append(names, c.Algorithm)
 	}
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(algorithms.Strength(v1alpha1.KeyAlgorithm(b)), algorithms.Strength(v1alpha1.KeyAlgorithm(a))), cmp.Compare(a, b))
 	})
-	return certificates, strings.Join(slices.Compact(names), ",")
+	return strings.Join(slices.Compact(names), ",")
 }
 
 func listeners(in inputs, before []v1alpha1.ListenerStatus, now time.Time) []v1alpha1.ListenerStatus {

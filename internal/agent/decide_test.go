@@ -304,6 +304,21 @@ func TestStatus(t *testing.T) {
 			s.published = want(secondRevision, 2)
 			s.secrets["ec"] = secret{Problem: "not there"}
 		}, func(s dataplane.Status) bool { return s.Running == target && certificate(s, "ec").Error == "not there" }},
+		{"what it waits for of a certificate that is served", func(s *situation) {
+			vaulted := firstRevision
+			vaulted.Config, vaulted.Certificates = "vaulted", slices.Clone(firstRevision.Certificates)
+			vaulted.Certificates[0].HSMPool = "vault"
+			s.published = want(vaulted, 2)
+		}, func(s dataplane.Status) bool {
+			c := certificate(s, "pq")
+			return strings.Contains(c.Error, `lies in the Secret where the configuration expects it in HSMPool "vault"`) && c.SerialNumber == "1"
+		}},
+		{"a Secret of it that has not been read yet is no problem", func(s *situation) {
+			s.published = want(secondRevision, 2)
+			delete(s.secrets, "ec")
+		}, func(s dataplane.Status) bool {
+			return s.Running == target && certificate(s, "ec") == dataplane.CertificateStatus{}
+		}},
 		{"a refusal", func(s *situation) {
 			s.published = want(secondRevision, 3)
 			s.refused = &refusal{rejection: dataplane.Rejection{Target: want(secondRevision, 2).Target, Message: "no"}}

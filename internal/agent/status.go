@@ -89,12 +89,13 @@ func statusOf(in observed, me own, running *tree, broken *unusable) dataplane.St
 }
 
 // certificatesOf tells of the certificates of the shown tree, and of those that
-// a published revision still waits for.
+// a published revision still waits for. Where both have one of a name, what is
+// wrong with the Secret is told as the published revision has it.
 func certificatesOf(in observed, me own, shown *tree, served bool) (all []dataplane.CertificateStatus) {
-	wanted := map[string]dataplane.Certificate{}
+	wanted, next := map[string]dataplane.Certificate{}, map[string]dataplane.Certificate{}
 	if in.published != nil {
 		for _, c := range in.published.Revision.Certificates {
-			wanted[c.Name] = c
+			wanted[c.Name], next[c.Name] = c, c
 		}
 	}
 	has := map[string]*certificate{}
@@ -109,9 +110,11 @@ func certificatesOf(in observed, me own, shown *tree, served bool) (all []datapl
 		if h := has[name]; h != nil && served {
 			status.ResourceVersion, status.SerialNumber, status.NotAfter = h.ResourceVersion, h.SerialNumber, h.NotAfter
 		}
-		// A new process of the agent has yet to read what the former served.
-		unread := has[name] != nil && in.secrets[c.Secret] == (secret{})
-		if _, problem := candidate(c, in, me); problem != "" && !unread {
+		if n, ok := next[name]; ok {
+			c = n
+		}
+		// What is about to be read is no problem.
+		if _, problem := candidate(c, in, me); problem != "" && in.secrets[c.Secret] != (secret{}) {
 			status.Error = problem
 		}
 		if status.SerialNumber != "" || status.Error != "" {
