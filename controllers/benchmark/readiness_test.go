@@ -33,8 +33,8 @@ func TestAReplicaThatWasNotReadyAllTheTimeIsDisturbed(t *testing.T) {
 		"nobody has said that yet": {nil, nil, true},
 	} {
 		at := func(seconds int64, conditions []corev1.PodCondition) sample {
-			return sample{Name: "web-1", ReadySince: readySince(&corev1.Pod{Status: corev1.PodStatus{Conditions: conditions}}), Usage: dataplane.Usage{
-				Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1"}, Status: corev1.PodStatus{Conditions: conditions}}
+			return sampleOf(pod, dataplane.Usage{Worker: "8@1", Time: seconds * int64(time.Second), CPU: seconds * int64(time.Millisecond), MachineTotal: 200 * seconds, MachineIdle: 100 * seconds})
 		}
 		u := usageOf(sampledJob(t, at(10, c.begin), at(20, c.end)), &v1alpha1.QTLSGateway{})
 		if u == nil || len(u.Replicas) != 1 || u.MachineIdle == nil {

@@ -33,6 +33,7 @@ import (
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/resources"
 )
 
 // Usages asks the agent of a gateway's pod what that has used.
@@ -76,14 +77,13 @@ type sample struct {
 	Usage      dataplane.Usage `json:"usage"`
 }
 
-// readySince is when a pod became ready; nil if it is not.
-func readySince(pod *corev1.Pod) *metav1.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return &c.LastTransitionTime
-		}
+// sampleOf a pod.
+func sampleOf(pod *corev1.Pod, u dataplane.Usage) sample {
+	s := sample{Name: pod.Name, Node: pod.Spec.NodeName, Usage: u}
+	if since, ready := resources.ReadySince(pod); ready {
+		s.ReadySince = &metav1.Time{Time: since}
 	}
-	return nil
+	return s
 }
 
 // ready says whether the pod of a sample was so all the time until a later one.
@@ -202,7 +202,7 @@ func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway, patien
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			taken[pod.UID] = sample{pod.Name, pod.Spec.NodeName, readySince(pod), u}
+			taken[pod.UID] = sampleOf(pod, u)
 		})
 	}
 	all.Wait()

@@ -201,6 +201,6 @@ func (r *Reconciler) observe(ctx context.Context, g *v1alpha1.QTLSGateway, in *i
 }
 
 func podReady(p *corev1.Pod) bool {
-	_, ready := readySince(p)
+	_, ready := resources.ReadySince(p)
 	return ready
 }

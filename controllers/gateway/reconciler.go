@@ -147,7 +147,7 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 		next = min(next, again)
 	}
 	for _, pod := range in.Pods {
-		if since, ready := readySince(&pod); pod.Name == p.Assignment.CandidatePod && !ready && !since.IsZero() {
+		if since, ready := resources.ReadySince(&pod); pod.Name == p.Assignment.CandidatePod && !ready && !since.IsZero() {
 			soon(since.Add(trialPatience))
 		}
 	}

@@ -217,7 +217,7 @@ func onTrial(in inputs, p plan, now time.Time) verdict {
 		return verdict{false, v1alpha1.ReasonProgressing, tries}
 	}
 	observed, unknown := in.Observed[i], in.Unknown[name]
-	switch since, ready := readySince(&in.Pods[i]); {
+	switch since, ready := resources.ReadySince(&in.Pods[i]); {
 	case !ready && !since.IsZero() && now.Sub(since) >= trialPatience:
 		return verdict{false, v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%s, and is not ready: %s%s", tries, podWaitsFor(in.Pods[i], observed), remedy)}
 	case ready && unknown != nil && !errors.Is(unknown, observe.ErrNotYet):
@@ -242,17 +242,6 @@ func refusals(pod rollout.Pod) []string {
 		}
 	}
 	return all
-}
-
-// readySince says whether a pod is ready, and since when it is, or is not; zero
-// where that is not known.
-func readySince(p *corev1.Pod) (since time.Time, ready bool) {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
-		}
-	}
-	return time.Time{}, false
 }
 
 // unready says what the pods that are not ready wait for.

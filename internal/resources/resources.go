@@ -5,6 +5,8 @@
 package resources
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,6 +39,17 @@ func pullSecrets(s Settings) []corev1.LocalObjectReference {
 // Name of a gateway's own objects: a suffix keeps them apart from the user's,
 // such as the Service that a gateway of the same name forwards to.
 func Name(gateway string) string { return gateway + "-gateway" }
+
+// ReadySince says whether a pod is ready, and since when it is, or is not; zero
+// where that is not known.
+func ReadySince(p *corev1.Pod) (since time.Time, ready bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
+		}
+	}
+	return time.Time{}, false
+}
 
 // AgentSecretName is the name of the Secret with the agents' side of their
 // mutual TLS with the operator.
