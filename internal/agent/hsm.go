@@ -25,8 +25,9 @@ import (
 // Private keys may lie in HSMs. HAProxy then has pkcs11.conf of libqtls_pkcs11.so
 // in its environment, by way of the link `current`: which members of the pool
 // there are, how they are reached, and the keys' labels and public halves. What
-// lies in hsm/<Secret> are the clients' credentials for the members: read at
-// each connection, and so no part of a tree.
+// lies in hsm/<Secret>/current are the clients' credentials for the members: read
+// at each connection, and so no part of a tree. It is a link: they are replaced
+// together, for a certificate is of no use with another's key.
 
 const (
 	hsmDir    = "hsm"
@@ -204,9 +205,9 @@ func pkcs11Config(h dataplane.HSM, keys []hsmKey, libraries dataplane.Libraries,
 		} else {
 			line("address = %s", m.Address)
 			line("server-name = %s", m.ServerName)
-			line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, "ca.crt"))
-			line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSCertKey))
-			line("key-file = %s", filepath.Join(credentialsDir, m.Secret, corev1.TLSPrivateKeyKey))
+			line("ca-file = %s", filepath.Join(credentialsDir, m.Secret, currentLink, "ca.crt"))
+			line("certificate-file = %s", filepath.Join(credentialsDir, m.Secret, currentLink, corev1.TLSCertKey))
+			line("key-file = %s", filepath.Join(credentialsDir, m.Secret, currentLink, corev1.TLSPrivateKeyKey))
 		}
 		line("sessions = %d", m.Sessions)
 		line("timeout = %dms", h.TimeoutMilliseconds)
@@ -247,6 +248,7 @@ func (t trees) writeHSM(tr *tree, more ...*certificate) error {
 // own, because the check of a configuration runs in another container.
 func (t trees) hsmStatusDir(tree string) string { return t.path(tree, hsmDir, statusDir) }
 
+// credentials for members: a folder for each Secret.
 func (t trees) credentials(file ...string) string {
 	return filepath.Join(append([]string{t.dir, hsmDir}, file...)...)
 }
@@ -351,13 +353,38 @@ func credentialsAwaited(in observed, r dataplane.Revision) bool {
 	})
 }
 
+// setCredentials replaces those of a Secret, all at once. Those of before stay
+// until the next time: they may be being read.
 func (a *Agent) setCredentials(next setCredentials) error {
 	for _, key := range credentialKeys {
-		if err := writeFile(a.trees.credentials(next.secret, key), next.files[key]); err != nil {
+		if err := writeFile(a.trees.credentials(next.secret, next.digest, key), next.files[key]); err != nil {
 			return err
 		}
 	}
+	link := a.trees.credentials(next.secret, currentLink)
+	before, err := os.Readlink(link)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if before == next.digest { // an earlier process of this agent wrote them
+		a.written[next.secret] = next.digest
+		return nil
+	}
+	if err := replaceLink(link, next.digest); err != nil {
+		return err
+	}
 	a.written[next.secret] = next.digest
+	folders, err := os.ReadDir(a.trees.credentials(next.secret))
+	if err != nil {
+		return err
+	}
+	for _, f := range folders {
+		if name := f.Name(); f.IsDir() && name != next.digest && name != before {
+			if err := os.RemoveAll(a.trees.credentials(next.secret, name)); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

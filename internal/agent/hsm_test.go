@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -125,18 +126,18 @@ descriptors = 40000
 [member a]
 address = vault-a-hsmd.shop.svc:7443
 server-name = vault-a-hsmd.shop.svc
-ca-file = RUN/hsm/vault-hsm-gateways/ca.crt
-certificate-file = RUN/hsm/vault-hsm-gateways/tls.crt
-key-file = RUN/hsm/vault-hsm-gateways/tls.key
+ca-file = RUN/hsm/vault-hsm-gateways/current/ca.crt
+certificate-file = RUN/hsm/vault-hsm-gateways/current/tls.crt
+key-file = RUN/hsm/vault-hsm-gateways/current/tls.key
 sessions = 16
 timeout = 2000ms
 
 [member b]
 address = [fd00::7]:7443
 server-name = hsm.example.com
-ca-file = RUN/hsm/elsewhere/ca.crt
-certificate-file = RUN/hsm/elsewhere/tls.crt
-key-file = RUN/hsm/elsewhere/tls.key
+ca-file = RUN/hsm/elsewhere/current/ca.crt
+certificate-file = RUN/hsm/elsewhere/current/tls.crt
+key-file = RUN/hsm/elsewhere/current/tls.key
 sessions = 40
 timeout = 2000ms
 `)
@@ -444,7 +445,7 @@ func TestCredentialsOfAMember(t *testing.T) {
 			}
 		}
 		for _, key := range credentialKeys {
-			content, _ := os.ReadFile(a.trees.credentials("vault-hsm-gateways", key))
+			content, _ := os.ReadFile(a.trees.credentials("vault-hsm-gateways", currentLink, key))
 			if string(content) != string(want.Data[key]) {
 				t.Errorf("%s holds %q, want %q", key, content, want.Data[key])
 			}
@@ -494,6 +495,52 @@ func TestCredentialsOfAMember(t *testing.T) {
 	written(&corev1.Secret{})
 	a.memberSecret("vault-hsm-gateways", renewed, nil)
 	written(renewed)
+}
+
+// A module that connects meanwhile gets a certificate and its own key: the three
+// files are replaced together, and those that it has begun to read stay.
+func TestCredentialsAreReplacedAtOnce(t *testing.T) {
+	a := New(Options{RunDir: t.TempDir(), Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	authority := newFamily(t, "ECDSA-P256")
+	// replace the credentials; it returns them and the folder that has them.
+	replace := func() (*corev1.Secret, string) {
+		t.Helper()
+		s, _ := authority.secret(t, "vault-hsm-gateways")
+		s.Data["ca.crt"] = certificatePEM(authority.cert)
+		c, err := parseCredentials(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // as an agent that is started anew does
+			if err := a.setCredentials(setCredentials{"vault-hsm-gateways", c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		folder, err := filepath.EvalSymlinks(a.trees.credentials("vault-hsm-gateways", currentLink))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, folder
+	}
+	has := func(folder string, s *corev1.Secret) {
+		t.Helper()
+		for _, key := range credentialKeys {
+			if content, err := os.ReadFile(filepath.Join(folder, key)); err != nil || string(content) != string(s.Data[key]) {
+				t.Errorf("%s holds %q (%v), want %q", key, content, err, s.Data[key])
+			}
+		}
+	}
+	first, one := replace()
+	has(one, first)
+	second, two := replace()
+	has(two, second)
+	has(one, first)
+	third, three := replace()
+	has(three, third)
+	has(two, second)
+	if _, err := os.Stat(one); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the credentials before those of before: %v", err)
+	}
 }
 
 func TestMetricsOfHSMs(t *testing.T) {

@@ -200,12 +200,16 @@ func (t trees) current() (string, error) {
 
 // use makes a tree the one that HAProxy starts from, at once.
 func (t trees) use(name string) error {
-	link := filepath.Join(t.dir, currentLink)
+	return replaceLink(filepath.Join(t.dir, currentLink), filepath.Join(treesDir, name))
+}
+
+// replaceLink at once: a reader sees what the link led to before, or the target.
+func replaceLink(link, target string) error {
 	next := link + ".next"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink(filepath.Join(treesDir, name), next); err != nil {
+	if err := os.Symlink(target, next); err != nil {
 		return err
 	}
 	return os.Rename(next, link)
