@@ -4,15 +4,13 @@ package refusal
 
 import (
 	"fmt"
+	"slices"
 
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/validity"
 )
 
 const (
-	// used and throttled are shares, of a quota and of CPU periods, that are far enough apart to contradict each other,
-	// though they are not looked at in the same instant.
-	used, throttled = 0.98, 0.5
 	// busy is the share of its CPU with which a generator is at its limit.
 	busy = 0.9
 	// quiet is the idle share of a machine on which an operator has had time to look at its gateways now and then.
@@ -28,7 +26,7 @@ func Unfounded(p report.Point) []string {
 	var all []string
 	for _, r := range p.Capacity.Repetitions {
 		for _, reason := range r.Reasons {
-			if !founded(reason.Rule, p) {
+			if !founded(reason.Rule, r, p) {
 				all = append(all, fmt.Sprintf("%s: %s", reason.Rule, reason.Message))
 			}
 		}
@@ -36,13 +34,13 @@ func Unfounded(p report.Point) []string {
 	return all
 }
 
-func founded(rule validity.Rule, p report.Point) bool {
+func founded(rule validity.Rule, r report.Repetition, p report.Point) bool {
 	c, o := p.Capacity, p.Capacity.Observed
 	below := func(share *float64, limit float64) bool { return share != nil && *share < limit }
 	atLeast := func(share *float64, limit float64) bool { return share != nil && *share >= limit }
 	switch rule {
 	case validity.NoHandshakes:
-		return c.PerSecond.Value == 0
+		return r.Mean == 0 // of none
 	case validity.NotObserved:
 		return c.Idle == nil || o.GeneratorIdle == nil
 	case validity.MachineBusy:
@@ -52,14 +50,9 @@ func founded(rule validity.Rule, p report.Point) bool {
 	case validity.TooManyFailures:
 		return p.Failed() > 0
 	case validity.NotSaturated:
-		if p.Replicas > 1 { // the figures are of all replicas, and the reason of one
-			return true
-		}
-		share := 0.0
-		if c.ServerCPU != nil && c.Quota > 0 {
-			share = c.ServerCPU.Value * c.PerSecond.Value / c.Quota
-		}
-		return c.Quota > 0 && !atLeast(o.Throttled, validity.Saturated) && (share < used || atLeast(o.Throttled, throttled))
+		// The figures are of all replicas that were there, and the reason may be of one.
+		several := p.Replicas > 1 || slices.ContainsFunc(r.Reasons, func(other validity.Reason) bool { return other.Rule == validity.ReplicasDisturbed })
+		return several || c.Quota > 0 && !atLeast(o.Throttled, validity.Saturated)
 	case validity.OtherLimit, validity.LateStarts, validity.RateMissed, validity.CapacityInvalid:
 		return false // these are of latencies, and of what something else was to limit
 	}

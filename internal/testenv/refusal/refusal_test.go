@@ -11,15 +11,15 @@ import (
 
 func share(f float64) *float64 { return &f }
 
-// saturated is a capacity with nothing wrong about it: 20 handshakes a second of 2.5 ms, of a quota of 50m.
+// saturated is a capacity with nothing wrong about it.
 func saturated(refused ...validity.Rule) report.Point {
-	r := report.Repetition{Block: 1, PerSecond: 20}
+	r := report.Repetition{Block: 1, PerSecond: 20, Mean: 0.05}
 	for _, rule := range refused {
 		r.Reasons = append(r.Reasons, validity.Reason{Rule: rule, Message: "because"})
 	}
 	return report.Point{Mode: "hybrid", Replicas: 1, Capacity: &report.Capacity{
 		Phase:     report.Phase{Valid: len(refused) == 0, Repetitions: []report.Repetition{r}},
-		PerSecond: stats.Estimate{Value: 20, N: 1}, ServerCPU: &stats.Estimate{Value: 0.0025, N: 1}, Quota: 0.05, Idle: share(0.8),
+		PerSecond: stats.Estimate{Value: 20, N: 1}, Quota: 0.05, Idle: share(0.8),
 		Observed: report.Observed{Throttled: share(1), GeneratorIdle: share(0.8)},
 	}}
 }
@@ -31,22 +31,14 @@ func TestWhatIsRefusedWithoutCauseIsTold(t *testing.T) {
 	// However busy a machine is, these do not go with such figures.
 	for _, rule := range []validity.Rule{validity.NoHandshakes, validity.NotObserved, validity.MachineBusy, validity.GeneratorLimited, validity.TooManyFailures,
 		validity.NotSaturated, validity.OtherLimit, validity.RateMissed, validity.LateStarts, validity.CapacityInvalid} {
-		if got := Unfounded(saturated(validity.ReplicasDisturbed, rule)); len(got) != 1 || got[0] != string(rule)+": because" {
+		if got := Unfounded(saturated(validity.WindowsApart, rule)); len(got) != 1 || got[0] != string(rule)+": because" {
 			t.Errorf("%s: %q", rule, got)
 		}
 	}
-	for name, spoil := range map[string]func(*report.Point){
-		"all of the quota is used, and it is hardly throttled": func(p *report.Point) { p.Capacity.Observed.Throttled = share(0.1) },
-		"all of the quota is used, and no periods are seen":    func(p *report.Point) { p.Capacity.Observed.Throttled = nil },
-		"the quota is not known": func(p *report.Point) {
-			p.Capacity.Observed.Throttled, p.Capacity.Quota = share(0.1), 0
-		},
-	} {
-		p := saturated(validity.NotSaturated)
-		spoil(&p)
-		if got := Unfounded(p); len(got) != 1 {
-			t.Errorf("%s: %q", name, got)
-		}
+	p := saturated(validity.NotSaturated)
+	p.Capacity.Observed.Throttled, p.Capacity.Quota = share(0.1), 0
+	if got := Unfounded(p); len(got) != 1 {
+		t.Errorf("a quota that is there is not known: %q", got)
 	}
 }
 
@@ -56,7 +48,7 @@ func TestWhatIsRefusedWithCauseIsNot(t *testing.T) {
 		rule  validity.Rule
 		cause func(*report.Point)
 	}{
-		"nothing succeeded":             {validity.NoHandshakes, func(p *report.Point) { p.Capacity.PerSecond.Value = 0 }},
+		"nothing succeeded":             {validity.NoHandshakes, func(p *report.Point) { p.Capacity.Repetitions[0].Mean = 0 }},
 		"the gateway was not observed":  {validity.NotObserved, func(p *report.Point) { p.Capacity.Idle = nil }},
 		"the clients were not observed": {validity.NotObserved, func(p *report.Point) { p.Capacity.Observed.GeneratorIdle = nil }},
 		"the machine was full":          {validity.MachineBusy, func(p *report.Point) { p.Capacity.Idle = share(0.05) }},
@@ -64,11 +56,13 @@ func TestWhatIsRefusedWithCauseIsNot(t *testing.T) {
 		"the clients were throttled":    {validity.GeneratorLimited, func(p *report.Point) { p.Capacity.Observed.GeneratorThrottled = 1 }},
 		"the clients used all":          {validity.GeneratorLimited, func(p *report.Point) { p.Capacity.Observed.GeneratorUse = share(0.95) }},
 		"some timed out":                {validity.TooManyFailures, func(p *report.Point) { p.Failures = map[string]int64{"Timeout": 1} }},
-		"it had no CPU for its quota": {validity.NotSaturated, func(p *report.Point) {
-			p.Capacity.Observed.Throttled, p.Capacity.ServerCPU.Value = share(0.4), 0.0015
+		"it had no CPU for its quota":   {validity.NotSaturated, func(p *report.Point) { p.Capacity.Observed.Throttled = share(0.9) }},
+		"no periods were seen":          {validity.NotSaturated, func(p *report.Point) { p.Capacity.Observed.Throttled = nil }},
+		"one of two replicas was spare": {validity.NotSaturated, func(p *report.Point) { p.Replicas = 2 }},
+		"a replica came instead of one": {validity.NotSaturated, func(p *report.Point) {
+			r := &p.Capacity.Repetitions[0]
+			r.Reasons = append(r.Reasons, validity.Reason{Rule: validity.ReplicasDisturbed})
 		}},
-		"it was nearly full":       {validity.NotSaturated, func(p *report.Point) { p.Capacity.Observed.Throttled = share(0.9) }},
-		"one of two replicas":      {validity.NotSaturated, func(p *report.Point) { p.Replicas = 2 }},
 		"a replica was away":       {validity.ReplicasDisturbed, func(*report.Point) {}},
 		"it was not measured":      {validity.NotMeasured, func(*report.Point) {}},
 		"clients had no ticket":    {validity.OtherMode, func(*report.Point) {}},
