@@ -42,12 +42,15 @@ import (
 
 const inNamespace = "QTLS_TEST_IN_NETWORK_NAMESPACE"
 
-// TestMain moves into a network namespace of its own, so that ports and
-// abstract sockets are the test's alone.
+// TestMain moves into namespaces of its own: of the network, so that ports and
+// abstract sockets are the test's alone, and of processes, so that whatever kills
+// the test ends all that it has started. What a container runs outlives it
+// otherwise: with its privileges a process gives up the signal of its parent's
+// death.
 func TestMain(m *testing.M) {
 	if os.Getenv(inNamespace) != "" {
-		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "ip link set lo up: %v\n%s", err, out)
+		if out, err := exec.Command("sh", "-c", "ip link set lo up && mount --make-rprivate / && mount -t proc proc /proc").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "namespaces: %v\n%s", err, out)
 			os.Exit(1)
 		}
 		code := m.Run()
@@ -61,7 +64,7 @@ func TestMain(m *testing.M) {
 	self := exec.Command("/proc/self/exe", os.Args[1:]...)
 	self.Env = append(os.Environ(), inNamespace+"=1")
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
-	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if err := self.Run(); err != nil {
 		if self.ProcessState == nil {
 			fmt.Fprintln(os.Stderr, err)
