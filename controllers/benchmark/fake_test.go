@@ -1,12 +1,8 @@
 package benchmark
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"math/big"
 	"testing"
 
@@ -23,6 +19,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // onFake is a reconciler at noon, on a client that has these objects and does what
@@ -45,37 +42,16 @@ func onFake(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *Re
 // authority is the certificate of one, which is valid whatever the clock says.
 func authority(t *testing.T) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testcert.Key(t, "ECDSA-P256")
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotBefore: noon.AddDate(-10, 0, 0), NotAfter: noon.AddDate(100, 0, 0)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return string(testcert.PEM(testcert.Sign(t, template, template, key.Public(), key)))
 }
 
-// pairIn is a Secret with a key on a curve, and a certificate of it for web.example.com.
-func pairIn(t *testing.T, namespace, name string, curve elliptic.Curve) *corev1.Secret {
+// pairIn is a Secret with a key, and a certificate of it for web.example.com.
+func pairIn(t *testing.T, namespace, name string, algorithm v1alpha1.KeyAlgorithm) *corev1.Secret {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(curve, rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"}, NotBefore: noon.AddDate(-10, 0, 0), NotAfter: noon.AddDate(100, 0, 0)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
-		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}}
+	return testcert.Secret(t, namespace, name, template, testcert.Key(t, algorithm))
 }
 
 // sampledJob has what one pod was when its window began and ended.

@@ -4,7 +4,6 @@ package benchmark
 
 import (
 	"context"
-	"crypto/elliptic"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,7 +26,7 @@ import (
 // certificate of the gateway's listener, ECDSA P-256.
 func (w *world) certificate() {
 	w.t.Helper()
-	w.create(pairIn(w.t, w.namespace, "web-tls", elliptic.P256()))
+	w.create(pairIn(w.t, w.namespace, "web-tls", "ECDSA-P256"))
 }
 
 // besidePeer is a benchmark with a plain HAProxy, whose modes take the gateway's

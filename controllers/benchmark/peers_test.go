@@ -2,7 +2,6 @@ package benchmark
 
 import (
 	"context"
-	"crypto/elliptic"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -288,7 +287,7 @@ func twoPeers(t *testing.T, calls interceptor.Funcs) (*Reconciler, state) {
 	g.Generation++
 	g.Status = v1alpha1.QTLSGatewayStatus{ObservedGeneration: g.Generation, Replicas: 1, ReadyReplicas: 1,
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, ObservedGeneration: g.Generation}}}
-	r := onFake(t, calls, b, g, pairIn(t, "bench", "web-p256", elliptic.P256()), pairIn(t, "bench", "web-p384", elliptic.P384()))
+	r := onFake(t, calls, b, g, pairIn(t, "bench", "web-p256", "ECDSA-P256"), pairIn(t, "bench", "web-p384", "ECDSA-P384"))
 	r.Settings = generator.Settings{GatewayImage: "gateway:test", PeerImages: []string{"peers/*"}}
 	s, err := r.fetch(t.Context(), b, noon)
 	if err != nil {

@@ -1,12 +1,8 @@
 package gateway
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"maps"
 	"math/big"
@@ -27,6 +23,7 @@ import (
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/rollout"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 var now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
@@ -77,24 +74,9 @@ func mustDecide(t *testing.T, in inputs) plan {
 
 func webSecret(t *testing.T, namespace string) *corev1.Secret {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(0x77), Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"web.example.com"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-	}}
+	return testcert.Secret(t, namespace, "web-tls", template, testcert.Key(t, "ECDSA-P256"))
 }
 
 func condition(t *testing.T, status v1alpha1.QTLSGatewayStatus, kind string) metav1.Condition {

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // apiServer is the part of the Kubernetes API that an agent uses: one object
@@ -42,7 +44,7 @@ func newAPIServer(t *testing.T) *apiServer {
 
 func (s *apiServer) config() *rest.Config {
 	c := &rest.Config{Host: s.URL, BearerToken: testToken}
-	c.CAData = certificatePEM(s.Certificate())
+	c.CAData = testcert.PEM(s.Certificate())
 	return c
 }
 

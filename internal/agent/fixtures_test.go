@@ -2,14 +2,10 @@ package agent
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/mldsa"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"math/big"
 	"testing"
 	"time"
@@ -21,6 +17,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // patience is with what has to happen; how soon it does is not tested.
@@ -35,66 +32,27 @@ type family struct {
 	cert      *x509.Certificate
 }
 
-func newKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
-	t.Helper()
-	var key crypto.Signer
-	var err error
-	switch algorithm {
-	case "ML-DSA-65":
-		key, err = mldsa.GenerateKey(mldsa.MLDSA65())
-	case "ECDSA-P256":
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	default:
-		t.Fatalf("no keys of algorithm %q here", algorithm)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
 func newFamily(t testing.TB, algorithm v1alpha1.KeyAlgorithm) *family {
 	t.Helper()
-	f := &family{algorithm: algorithm, key: newKey(t, "ECDSA-P256")}
+	f := &family{algorithm: algorithm, key: testcert.Key(t, "ECDSA-P256")}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA " + string(algorithm)}, IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
-	f.cert = createCertificate(t, template, template, f.key.Public(), f.key)
+	f.cert = testcert.Sign(t, template, template, f.key.Public(), f.key)
 	return f
-}
-
-func createCertificate(t testing.TB, template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // leaf issues a new certificate with a new key. The root is in the chain, as
 // many issuers have it.
 func (f *family) leaf(t testing.TB, dnsNames ...string) (certPEM, keyPEM []byte, serial string) {
 	t.Helper()
-	key := newKey(t, f.algorithm)
+	key := testcert.Key(t, f.algorithm)
 	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := createCertificate(t, &x509.Certificate{SerialNumber: number, DNSNames: dnsNames, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	c := testcert.Sign(t, &x509.Certificate{SerialNumber: number, DNSNames: dnsNames, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(12 * time.Hour)}, f.cert, key.Public(), f.key)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(certificatePEM(c), certificatePEM(f.cert)...), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), c.SerialNumber.Text(16)
-}
-
-func certificatePEM(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+	return testcert.PEM(c, f.cert), testcert.KeyPEM(t, key), c.SerialNumber.Text(16)
 }
 
 // secret is a Secret with a new leaf of the family.

@@ -19,6 +19,7 @@ import (
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // generator is a pod of a benchmark's load generator: the image's own program.
@@ -44,7 +45,7 @@ func newGenerator(t *testing.T, f *family) *generator {
 	if g.program == "" {
 		t.Skip("QTLS_K6 is not set: `make test-crypto` sets it to the load generator's program (k6)")
 	}
-	if err := os.WriteFile(filepath.Join(g.dir, generatorCA), certificatePEM(f.cert), 0o644); err != nil { //nolint:gosec // it is public
+	if err := os.WriteFile(filepath.Join(g.dir, generatorCA), testcert.PEM(f.cert), 0o644); err != nil { //nolint:gosec // it is public
 		t.Fatal(err)
 	}
 	for dir := g.dir; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {

@@ -29,6 +29,7 @@ import (
 	"qtls.dev/qtls/internal/hsm/hsmtest"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // These tests have the gateway's private keys made by a token, which is
@@ -282,7 +283,7 @@ func (v *vault) makeKey(name, label string) {
 	}
 	c := f.certificate(v.t, signer.Public(), testHost)
 	v.serials[name] = c.SerialNumber.Text(16)
-	v.api.put(tlsSecret(name, append(certificatePEM(c), certificatePEM(f.cert)...), keypair.Reference{Pool: testPool, Label: label}.PEM()))
+	v.api.put(tlsSecret(name, testcert.PEM(c, f.cert), keypair.Reference{Pool: testPool, Label: label}.PEM()))
 }
 
 // certificate of a public key.
@@ -292,7 +293,7 @@ func (f *family) certificate(t testing.TB, public crypto.PublicKey, dnsNames ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return createCertificate(t, &x509.Certificate{SerialNumber: number, DNSNames: dnsNames, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	return testcert.Sign(t, &x509.Certificate{SerialNumber: number, DNSNames: dnsNames, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(12 * time.Hour)}, f.cert, public, f.key)
 }
 

@@ -20,6 +20,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 func vaultHSM() *dataplane.HSM {
@@ -433,7 +434,7 @@ func TestCredentialsOfAMember(t *testing.T) {
 	authority := newFamily(t, "ECDSA-P256")
 	issue := func() *corev1.Secret {
 		s, _ := authority.secret(t, "vault-hsm-gateways")
-		s.Data["ca.crt"] = certificatePEM(authority.cert)
+		s.Data["ca.crt"] = testcert.PEM(authority.cert)
 		return s
 	}
 	whole, renewed := issue(), issue()
@@ -506,7 +507,7 @@ func TestCredentialsAreReplacedAtOnce(t *testing.T) {
 	replace := func() (*corev1.Secret, string) {
 		t.Helper()
 		s, _ := authority.secret(t, "vault-hsm-gateways")
-		s.Data["ca.crt"] = certificatePEM(authority.cert)
+		s.Data["ca.crt"] = testcert.PEM(authority.cert)
 		c, err := parseCredentials(s)
 		if err != nil {
 			t.Fatal(err)

@@ -4,13 +4,9 @@ package agent
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
@@ -31,6 +27,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/mtls"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // These tests run the agent's own program and the gateway image's HAProxy as a
@@ -163,7 +160,7 @@ func newPodOf(t *testing.T, api *apiServer, name string, n *network) *pod {
 		t.Fatal(err)
 	}
 	p.write("token/token", []byte(testToken))
-	p.write("token/ca.crt", certificatePEM(p.api.Certificate()))
+	p.write("token/ca.crt", testcert.PEM(p.api.Certificate()))
 	p.tls = newMutualTLS(t)
 	for name, content := range p.tls.agent {
 		p.write("agent-tls/"+name, content)
@@ -396,17 +393,10 @@ type mutualTLS struct {
 func newMutualTLS(t *testing.T) mutualTLS {
 	ca := newFamily(t, "ECDSA-P256")
 	issue := func(name string, usage x509.ExtKeyUsage) ([]byte, []byte) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := createCertificate(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name},
+		key := testcert.Key(t, "ECDSA-P256")
+		c := testcert.Sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name},
 			ExtKeyUsage: []x509.ExtKeyUsage{usage}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}, ca.cert, key.Public(), ca.key)
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return certificatePEM(c), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+		return testcert.PEM(c), testcert.KeyPEM(t, key)
 	}
 	name := mtls.AgentName("shop", "web")
 	cert, key := issue(name, x509.ExtKeyUsageServerAuth)
@@ -417,7 +407,7 @@ func newMutualTLS(t *testing.T) mutualTLS {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	return mutualTLS{
-		agent:    map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": certificatePEM(ca.cert)},
+		agent:    map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": testcert.PEM(ca.cert)},
 		operator: mtls.ClientConfig(name, pool, operator),
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/testcert"
 	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
 	"qtls.dev/qtls/internal/ticketstore/embedded"
@@ -90,7 +91,7 @@ func newPair(t *testing.T) *pair {
 }
 
 func (p *pair) gateway() model.Gateway {
-	return resumingGateway(string(certificatePEM(p.classical.cert)))
+	return resumingGateway(string(testcert.PEM(p.classical.cert)))
 }
 
 // render for a test that may be slow: a client that says nothing is let go after
@@ -567,8 +568,8 @@ func TestKeysOutliveProcesses(t *testing.T) {
 
 func TestASessionIsOfOneListener(t *testing.T) {
 	p := newPair(t)
-	key := newKey(t, "ECDSA-P256")
-	leaf := createCertificate(t, &x509.Certificate{SerialNumber: big.NewInt(7), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	key := testcert.Key(t, "ECDSA-P256")
+	leaf := testcert.Sign(t, &x509.Certificate{SerialNumber: big.NewInt(7), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}, p.classical.cert, key.Public(), p.classical.key)
 	p.startShared()
 
@@ -671,7 +672,7 @@ func TestWhatIsWrongWithTheStoreIsTold(t *testing.T) {
 		want  string
 	}{
 		{"a wrong password", func() { p.access.Store.Password = "wrong" }, "user name or password"},
-		{"another authority", func() { p.access.Store.CA = certificatePEM(p.classical.cert) }, "certificate is refused"},
+		{"another authority", func() { p.access.Store.CA = testcert.PEM(p.classical.cert) }, "certificate is refused"},
 		{"nobody there", func() { p.access.Store.Addresses = []string{"127.0.0.1:9"} }, "127.0.0.1:9: cannot be reached"},
 		{"no permission", func() { p.access.Store.Prefix = "other:" }, "lacks a permission"},
 		{"a damaged ring", func() {

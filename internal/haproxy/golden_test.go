@@ -3,14 +3,8 @@ package haproxy
 import (
 	"bytes"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/mldsa"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"flag"
 	"fmt"
 	"maps"
@@ -28,10 +22,10 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
-	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/policy"
 	"qtls.dev/qtls/internal/policy/shipped"
+	"qtls.dev/qtls/internal/testcert"
 	"qtls.dev/qtls/internal/tickets"
 )
 
@@ -471,13 +465,8 @@ func chainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname string)
 	if a, _ := algorithms.LookupKeyAlgorithm(algorithm); a.Provider != nil {
 		return providerChainAndKey(t, algorithm, hostname)
 	}
-	key := newKey(t, algorithm)
-	der := selfSigned(t, key, hostname, false)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
+	key := testcert.Key(t, algorithm)
+	return append(testcert.PEM(selfSigned(t, key, hostname, false)), testcert.KeyPEM(t, key)...)
 }
 
 // providerChainAndKey is of an algorithm that Go does not have.
@@ -499,45 +488,14 @@ func providerChainAndKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm, hostname
 
 func authority(t testing.TB) []byte {
 	t.Helper()
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: selfSigned(t, newKey(t, "ECDSA-P256"), "authority", true)})
+	return testcert.PEM(selfSigned(t, testcert.Key(t, "ECDSA-P256"), "authority", true))
 }
 
-func newKey(t testing.TB, algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
-	t.Helper()
-	var key crypto.Signer
-	var err error
-	switch algorithm {
-	case "ML-DSA-65":
-		key, err = mldsa.GenerateKey(mldsa.MLDSA65())
-	case "ML-DSA-87":
-		key, err = mldsa.GenerateKey(mldsa.MLDSA87())
-	case "ECDSA-P256":
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	case "ECDSA-P384":
-		key, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	case "RSA-2048":
-		key, err = rsa.GenerateKey(rand.Reader, 2048)
-	default:
-		t.Fatalf("no key of algorithm %q", algorithm)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func selfSigned(t testing.TB, key crypto.Signer, name string, ca bool) []byte {
+func selfSigned(t testing.TB, key crypto.Signer, name string, ca bool) *x509.Certificate {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: ca, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := keypair.ParseCertificates(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})); err != nil {
-		t.Fatal(err)
-	}
-	return der
+	return testcert.Sign(t, template, template, key.Public(), key)
 }
 
 // However many members hang, the last one's turn comes before the handshake's

@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
@@ -32,6 +31,7 @@ import (
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // The tests with the tag crypto run the gateway image's HAProxy as a pod does:
@@ -103,37 +103,25 @@ type issuer struct {
 
 func newIssuer(t testing.TB, algorithm v1alpha1.KeyAlgorithm) issuer {
 	t.Helper()
-	key := newKey(t, algorithm)
-	cert, err := x509.ParseCertificate(selfSigned(t, key, "authority "+string(algorithm), true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return issuer{cert, key}
+	key := testcert.Key(t, algorithm)
+	return issuer{selfSigned(t, key, "authority "+string(algorithm), true), key}
 }
 
 func (i issuer) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.cert.Raw})
+	return testcert.PEM(i.cert)
 }
 
 // issue a certificate and key in PEM form.
 func (i issuer) issue(t testing.TB, algorithm v1alpha1.KeyAlgorithm, subject pkix.Name, names ...string) (cert, key []byte) {
 	t.Helper()
-	signer := newKey(t, algorithm)
+	signer := testcert.Key(t, algorithm)
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: serial, Subject: subject, DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, i.cert, signer.Public(), i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	return testcert.PEM(testcert.Sign(t, template, i.cert, signer.Public(), i.key)), testcert.KeyPEM(t, signer)
 }
 
 // patience is with what has to happen; how soon it does is not tested.

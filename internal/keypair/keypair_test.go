@@ -4,9 +4,7 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/mldsa"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -18,33 +16,8 @@ import (
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/testcert"
 )
-
-func key(t testing.TB, algorithm v1alpha1.KeyAlgorithm) crypto.Signer {
-	t.Helper()
-	var k crypto.Signer
-	var err error
-	switch algorithm {
-	case "ML-DSA-44":
-		k, err = mldsa.GenerateKey(mldsa.MLDSA44())
-	case "ML-DSA-65":
-		k, err = mldsa.GenerateKey(mldsa.MLDSA65())
-	case "ML-DSA-87":
-		k, err = mldsa.GenerateKey(mldsa.MLDSA87())
-	case "ECDSA-P256":
-		k, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	case "ECDSA-P384":
-		k, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	case "RSA-2048":
-		k, err = rsa.GenerateKey(rand.Reader, 2048)
-	default:
-		t.Fatalf("no key of algorithm %q", algorithm)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
 
 type issued struct {
 	cert *x509.Certificate
@@ -53,7 +26,7 @@ type issued struct {
 
 func issue(t testing.TB, name string, algorithm v1alpha1.KeyAlgorithm, by *issued) issued {
 	t.Helper()
-	k := key(t, algorithm)
+	k := testcert.Key(t, algorithm)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(0xabc), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -63,32 +36,15 @@ func issue(t testing.TB, name string, algorithm v1alpha1.KeyAlgorithm, by *issue
 	if by != nil {
 		parent, signer = by.cert, by.key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, k.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return issued{cert, k}
+	return issued{testcert.Sign(t, template, parent, k.Public(), signer), k}
 }
 
 func certPEM(certs ...issued) []byte {
 	var out []byte
 	for _, c := range certs {
-		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw})...)
+		out = append(out, testcert.PEM(c.cert)...)
 	}
 	return out
-}
-
-func keyPEM(t testing.TB, k crypto.Signer) []byte {
-	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
 func names(chain []*x509.Certificate) []string {
@@ -105,7 +61,7 @@ func TestTheChainIsOrderedAndHasNoRoot(t *testing.T) {
 	leaf := issue(t, "leaf", "ML-DSA-65", &middle)
 	stranger := issue(t, "stranger CA", "ECDSA-P256", nil)
 
-	pair, err := Parse(certPEM(leaf, root, stranger, middle), keyPEM(t, leaf.key))
+	pair, err := Parse(certPEM(leaf, root, stranger, middle), testcert.KeyPEM(t, leaf.key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +83,7 @@ func TestTheLinkToAFormerKeyOfACAIsServed(t *testing.T) {
 	old := issue(t, "root CA", "ECDSA-P384", nil)
 	link := issue(t, "root CA", "ML-DSA-65", &old)
 	leaf := issue(t, "leaf", "ML-DSA-44", &link)
-	pair, err := Parse(certPEM(leaf, old, link), keyPEM(t, leaf.key))
+	pair, err := Parse(certPEM(leaf, old, link), testcert.KeyPEM(t, leaf.key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +99,7 @@ func TestWhatIsSelfSigned(t *testing.T) {
 	root := issue(t, "root CA", "ECDSA-P256", nil)
 	name, id := []byte("a"), []byte{1}
 	broken := func(subject, authority []byte) *x509.Certificate {
-		return &x509.Certificate{RawSubject: name, RawIssuer: name, SignatureAlgorithm: x509.MD5WithRSA, PublicKey: key(t, "RSA-2048").Public(), SubjectKeyId: subject, AuthorityKeyId: authority}
+		return &x509.Certificate{RawSubject: name, RawIssuer: name, SignatureAlgorithm: x509.MD5WithRSA, PublicKey: testcert.Key(t, "RSA-2048").Public(), SubjectKeyId: subject, AuthorityKeyId: authority}
 	}
 	for what, c := range map[string]struct {
 		cert *x509.Certificate
@@ -189,7 +145,7 @@ func TestChainSchemesNameEverySignatureThatIsSent(t *testing.T) {
 		{"a self-signed leaf: nobody checks its own signature", []issued{alone}, nil, []uint16{0x0905}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			pair, err := Parse(certPEM(tc.certs...), keyPEM(t, tc.certs[0].key))
+			pair, err := Parse(certPEM(tc.certs...), testcert.KeyPEM(t, tc.certs[0].key))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,7 +167,7 @@ func TestChainSchemesNameEverySignatureThatIsSent(t *testing.T) {
 
 func TestEveryAlgorithmIsNamed(t *testing.T) {
 	for _, a := range []v1alpha1.KeyAlgorithm{"ML-DSA-44", "ML-DSA-65", "ML-DSA-87", "ECDSA-P256", "ECDSA-P384", "RSA-2048"} {
-		if got, err := AlgorithmOf(key(t, a).Public()); got != a || err != nil {
+		if got, err := AlgorithmOf(testcert.Key(t, a).Public()); got != a || err != nil {
 			t.Errorf("AlgorithmOf(%s) = %s, %v", a, got, err)
 		}
 	}
@@ -220,7 +176,7 @@ func TestEveryAlgorithmIsNamed(t *testing.T) {
 func TestWhatIsUnsoundIsRefusedWithAReason(t *testing.T) {
 	leaf := issue(t, "leaf", "ECDSA-P256", nil)
 	other := issue(t, "other", "ECDSA-P256", nil)
-	good := keyPEM(t, leaf.key)
+	good := testcert.KeyPEM(t, leaf.key)
 	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +192,7 @@ func TestWhatIsUnsoundIsRefusedWithAReason(t *testing.T) {
 		{"a certificate for a key", certPEM(leaf), certPEM(leaf), `PEM block of type "CERTIFICATE"`},
 		{"a certificate that is cut off", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, "does not parse"},
 		{"an encrypted key", certPEM(leaf), []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"), "is encrypted"},
-		{"a key of a curve that is not served", certPEM(leaf), keyPEM(t, p521), ErrKeyMismatch.Error()},
+		{"a key of a curve that is not served", certPEM(leaf), testcert.KeyPEM(t, p521), ErrKeyMismatch.Error()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse(tc.cert, tc.key)
@@ -245,7 +201,7 @@ func TestWhatIsUnsoundIsRefusedWithAReason(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Parse(certPEM(leaf), keyPEM(t, other.key)); !errors.Is(err, ErrKeyMismatch) {
+	if _, err := Parse(certPEM(leaf), testcert.KeyPEM(t, other.key)); !errors.Is(err, ErrKeyMismatch) {
 		t.Errorf("the key of another certificate: %v, want ErrKeyMismatch", err)
 	}
 }

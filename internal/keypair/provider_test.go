@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // testdata holds keys and chains that `openssl genpkey`, `req` and `x509` made
@@ -93,7 +94,7 @@ func TestAProviderKeyMustBeTheCertificates(t *testing.T) {
 			t.Errorf("the certificate of haetae2 with %s: %v; want %v", key, err, ErrKeyMismatch)
 		}
 	}
-	if _, err := Parse(file(t, "haetae2.crt"), keyPEM(t, key(t, "ECDSA-P256"))); !errors.Is(err, ErrKeyMismatch) {
+	if _, err := Parse(file(t, "haetae2.crt"), testcert.KeyPEM(t, testcert.Key(t, "ECDSA-P256"))); !errors.Is(err, ErrKeyMismatch) {
 		t.Errorf("with a key of ECDSA: %v", err)
 	}
 	// One bit of the public key within the private one, and of a hybrid's halves.

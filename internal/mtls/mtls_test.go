@@ -1,13 +1,11 @@
 package mtls
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
+	"crypto"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
 	"math/big"
 	"net"
@@ -16,21 +14,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // authority signs certificates for one test.
 type authority struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  crypto.Signer
 }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	a := &authority{}
+	a := &authority{key: testcert.Key(t, "ECDSA-P256")}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	a.key, a.cert = sign(t, template, nil)
+	a.cert = testcert.Sign(t, template, template, a.key.Public(), a.key)
 	return a
 }
 
@@ -40,13 +40,10 @@ func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage) (ce
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, cert := sign(t, &x509.Certificate{SerialNumber: serial, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}, a)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	key := testcert.Key(t, "ECDSA-P256")
+	cert := testcert.Sign(t, &x509.Certificate{SerialNumber: serial, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}, a.cert, key.Public(), a.key)
+	return testcert.PEM(cert), testcert.KeyPEM(t, key)
 }
 
 func (a *authority) client(t *testing.T, name string, usage x509.ExtKeyUsage) tls.Certificate {
@@ -70,33 +67,12 @@ func (a *authority) agentDir(t *testing.T, dir, name string) {
 	certPEM, keyPEM := a.issue(t, name, x509.ExtKeyUsageServerAuth)
 	for file, content := range map[string][]byte{
 		certificateFile: certPEM, keyFile: keyPEM,
-		authoritiesFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}),
+		authoritiesFile: testcert.PEM(a.cert),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-}
-
-func sign(t *testing.T, template *x509.Certificate, parent *authority) (*ecdsa.PrivateKey, *x509.Certificate) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, signed := key, template
-	if parent != nil {
-		signer, signed = parent.key, parent.cert
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, signed, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key, cert
 }
 
 // connect makes one connection and exchanges a byte, so that a refusal of the

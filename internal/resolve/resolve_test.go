@@ -1,14 +1,8 @@
 package resolve
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/mldsa"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -26,6 +20,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/testcert"
 )
 
 var now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
@@ -80,33 +75,9 @@ func newFixture(t *testing.T) *fixture {
 
 func tlsSecret(t *testing.T, name string, algorithm v1alpha1.KeyAlgorithm, hostname string) *corev1.Secret {
 	t.Helper()
-	var key crypto.Signer
-	var err error
-	switch algorithm {
-	case "ML-DSA-65":
-		key, err = mldsa.GenerateKey(mldsa.MLDSA65())
-	case "ECDSA-P256":
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	default:
-		t.Fatalf("no key of algorithm %s", algorithm)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(0x5e), Subject: pkix.Name{CommonName: name}, DNSNames: []string{hostname},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-	}}
+	return testcert.Secret(t, "", name, template, testcert.Key(t, algorithm))
 }
 
 func TestASoundGatewayResolvesWithoutProblems(t *testing.T) {

@@ -16,13 +16,14 @@ import (
 	"encoding/asn1"
 	"encoding/binary"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"math/big"
 	"net"
 	"sync"
 	"testing"
 	"time"
+
+	"qtls.dev/qtls/internal/testcert"
 )
 
 // ServerName in the certificates of every Server, ClientName in that of its
@@ -43,57 +44,33 @@ const (
 // Authority issues the certificates of servers and clients.
 type Authority struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  crypto.Signer
 }
 
 // NewAuthority makes one.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{}
+	a := &Authority{key: testcert.Key(t, "ECDSA-P256")}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
-	a.key, a.cert = issue(t, template, nil)
+	a.cert = testcert.Sign(t, template, template, a.key.Public(), a.key)
 	return a
 }
 
 // PEM of the authority's certificate.
 func (a *Authority) PEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	return testcert.PEM(a.cert)
 }
 
 // Issue a certificate for a DNS name, and its key, in PEM form.
 func (a *Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
-	k, c := issue(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name},
+	k := testcert.Key(t, "ECDSA-P256")
+	c := testcert.Sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}, a)
-	der, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-}
-
-func issue(t testing.TB, template *x509.Certificate, parent *Authority) (*ecdsa.PrivateKey, *x509.Certificate) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, signed := key, template
-	if parent != nil {
-		signer, signed = parent.key, parent.cert
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, signed, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key, cert
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}, a.cert, k.Public(), a.key)
+	return testcert.PEM(c), testcert.KeyPEM(t, k)
 }
 
 // Answer is what a request gets: a status and a body. Nil for none at all.
