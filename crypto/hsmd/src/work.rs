@@ -17,7 +17,7 @@ use qtls_pkcs11::{
     slot::{fits, longest},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
-    token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token},
+    token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
 };
 use std::{
     collections::HashMap,
@@ -43,8 +43,6 @@ pub struct Order {
 /// What is not answered yet may not take more memory than this, signatures and what manages keys each: a token that takes
 /// minutes for a key is no reason to refuse signatures.
 const MOST_BYTES: usize = 32 << 20;
-/// Generating RSA keys takes tokens long, minutes sometimes.
-const GENERATE_TIME: Duration = Duration::from_secs(300);
 /// Public keys that are remembered.
 const MOST_KEYS: usize = 4096;
 
@@ -199,10 +197,8 @@ impl Work {
         match request {
             Request::Generate { algorithm, key } => {
                 let Some(algorithm) = Algorithm::by_name(algorithm) else {
-                    let what = format!(
-                        "there is no algorithm {algorithm:?}; there are ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, \
-                         ECDSA-P384, RSA-2048, RSA-3072 and RSA-4096"
-                    );
+                    let names = Algorithm::ALL.map(|a| a.0).join(", ");
+                    let what = format!("there is no algorithm {algorithm:?}; there are {names}");
                     return Err(refused(CKR_ARGUMENTS_BAD, what));
                 };
                 let name = key.clone();

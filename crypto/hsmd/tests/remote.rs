@@ -3,13 +3,15 @@
 mod common;
 
 use common::*;
-use cryptoki_sys::CKR_DEVICE_ERROR;
+use cryptoki_sys::*;
+use qtls_hsmd::metrics::Outcome;
 use qtls_pkcs11::{
     config::{Config, Place},
     member::CHECK_INTERVAL,
     pool::Pool,
     remote::RemoteToken,
-    token::{Mechanism, Request},
+    spki::PublicKey,
+    token::{Algorithm, Mechanism, Request},
 };
 use std::{
     fs,
@@ -45,6 +47,44 @@ impl Module {
         let key = self.config.keys[key].clone();
         self.pool.sign(Request { key, mechanism: Mechanism::Ecdsa, data: vec![1; 32] }).map_err(|e| e.code)
     }
+
+    fn generate(&self, label: &str) -> Result<PublicKey, CK_RV> {
+        let algorithm = Algorithm::by_name("ECDSA-P256").unwrap();
+        self.pool.generate(algorithm, &common::key(label)).map_err(|e| e.code)
+    }
+}
+
+#[test]
+fn a_key_is_made_for_a_client_that_may() {
+    let daemon = Inside::start("");
+    let module = |who| Module::start(&pki().member("a", daemon.address, who), &["web"]);
+    assert_eq!(module("gateway").generate("shop-2"), Err(CKR_ACTION_PROHIBITED));
+    let operator = module("operator");
+    assert_eq!(operator.generate("shop-2"), Ok(public()));
+    assert_eq!(operator.generate("shop-2"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "a label is used once");
+    assert_eq!(module("gateway").generate("shop-2"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "who may find it is told so");
+    assert_eq!(daemon.metrics.requests("generate", Outcome::Ok), 1);
+    assert_eq!(daemon.metrics.requests("generate", Outcome::Failed), 0, "a label that is there is not asked for");
+}
+
+#[test]
+fn an_answer_that_is_lost_on_the_way_makes_no_second_key() {
+    let daemon = Inside::start("");
+    let relay = Relay::new();
+    relay.point_to(daemon.address);
+    let module = Module::start(&pki().member("a", relay.address, "operator"), &["web"]);
+    daemon.token.shut();
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| module.generate("shop-2"));
+        until("the token makes it", || daemon.token.waiting.load(SeqCst) == 1);
+        relay.cut();
+        assert_eq!(asked.join().unwrap(), Err(CKR_DEVICE_ERROR), "it does not wait for what cannot come");
+    });
+    relay.point_to(daemon.address);
+    daemon.token.open();
+    until("who asks again finds it", || module.generate("shop-2") == Err(CKR_ATTRIBUTE_VALUE_INVALID));
+    until("it is counted", || daemon.metrics.requests("generate", Outcome::Ok) > 0);
+    assert_eq!(daemon.metrics.requests("generate", Outcome::Ok), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! order = ordered                       # or spread
 //! status-dir = /run/qtls/hsm            # counters for whoever watches, a file for each process
 //! descriptors = 40000                   # the most that the program uses, if less than its limit
+//! generate = false                      # whether programs may have keys made
 //!
 //! [member hsm-a]
 //! module = /usr/lib/softhsm/libsofthsm2.so
@@ -126,6 +127,8 @@ pub struct Config {
     pub status_dir: Option<PathBuf>,
     /// The most file descriptors that the program can use, if that is less than the system's limit.
     pub descriptors: Option<u64>,
+    /// Whether programs may have keys made.
+    pub generate: bool,
     pub members: Vec<Member>,
     pub keys: Vec<Arc<Key>>,
 }
@@ -278,6 +281,13 @@ pub fn sections(text: &str) -> Result<Vec<Section<'_>>, Error> {
     Ok(sections)
 }
 
+/// Whether a file can have a section for a key with this label.
+pub fn can_name(label: &str) -> bool {
+    let title = format!("[key {label}]");
+    let section = sections(&title);
+    matches!(section.as_deref(), Ok([only]) if only.kind == "key" && only.name == label && !label.is_empty())
+}
+
 /// The most members and keys that a file may have: it is read before anything else is checked.
 const MOST_MEMBERS: usize = 16;
 const MOST_KEYS: usize = 1024;
@@ -290,6 +300,7 @@ impl Config {
             order: Order::Ordered,
             status_dir: None,
             descriptors: None,
+            generate: false,
             members: vec![],
             keys: vec![],
         };
@@ -308,8 +319,10 @@ impl Config {
         if members == 0 || members > MOST_MEMBERS {
             return error(0, format!("{members} members; write 1 to {MOST_MEMBERS} sections [member NAME]"));
         }
-        if keys == 0 || keys > MOST_KEYS {
-            return error(0, format!("{keys} keys; write 1 to {MOST_KEYS} sections [key LABEL]"));
+        // Who makes the first one has none yet.
+        let least = !config.generate as usize;
+        if keys < least || keys > MOST_KEYS {
+            return error(0, format!("{keys} keys; write {least} to {MOST_KEYS} sections [key LABEL]"));
         }
         Ok(config)
     }
@@ -337,7 +350,14 @@ impl Config {
                 _ => return error(line, format!("[slot]: descriptors = {value}: want a number from 1")),
             }
         }
-        section.end("label, order, status-dir and descriptors")
+        if let Some((line, value)) = section.take("generate") {
+            self.generate = match value {
+                "true" => true,
+                "false" => false,
+                _ => return error(line, format!("[slot]: generate = {value}: want true or false")),
+            };
+        }
+        section.end("label, order, status-dir, descriptors and generate")
     }
 }
 

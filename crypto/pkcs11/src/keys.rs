@@ -1,5 +1,5 @@
 //! The keys that the slot shows. They follow the configuration file while a program runs: a certificate that is renewed has
-//! a new key, and no program is restarted for it.
+//! a new key, and no program is restarted for it. Besides them there are those that the program itself had made.
 
 use crate::{
     config::{Config, Key},
@@ -19,8 +19,10 @@ pub struct Keys {
 
 struct Entry {
     key: Arc<Key>,
-    /// The file has it.
+    /// The file has it, or it was made.
     present: bool,
+    /// This program had it made: it stays until the program ends, or the file has its label.
+    made: bool,
 }
 
 /// Where the keys are read from.
@@ -45,7 +47,7 @@ pub fn read(path: &Path, log: fn(&str)) -> Result<(Config, File), String> {
 
 impl Keys {
     pub fn new(keys: &[Arc<Key>], file: Option<File>) -> Keys {
-        let list = keys.iter().map(|key| Entry { key: key.clone(), present: true }).collect();
+        let list = keys.iter().map(|key| Entry { key: key.clone(), present: true, made: false }).collect();
         Keys { list: Mutex::new(list), file: file.map(Mutex::new) }
     }
 
@@ -61,13 +63,22 @@ impl Keys {
 
     pub fn set(&self, keys: &[Arc<Key>]) {
         let mut list = lock(&self.list);
-        list.iter_mut().for_each(|e| e.present = false);
+        for entry in list.iter_mut() {
+            entry.present = entry.made && keys.iter().all(|key| key.label != entry.key.label);
+        }
         for key in keys {
             match list.iter_mut().find(|e| e.key == *key) {
                 Some(entry) => entry.present = true,
-                None => list.push(Entry { key: key.clone(), present: true }),
+                None => list.push(Entry { key: key.clone(), present: true, made: false }),
             }
         }
+    }
+
+    /// Shows a key that was made, and says its number.
+    pub fn add(&self, key: Arc<Key>) -> usize {
+        let mut list = lock(&self.list);
+        list.push(Entry { key, present: true, made: true });
+        list.len() - 1
     }
 
     /// Reads the file again if it has changed, and says whether it did. With an error the keys stay as they are: it is read

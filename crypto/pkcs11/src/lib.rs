@@ -3,10 +3,12 @@
 //!
 //! A program enters through [`C_GetFunctionList`]. The entry points are here, thin and unsafe, over the safe [`slot`], whose
 //! objects come from the [`config`]uration alone; a signature goes to the [`pool`], which asks one [`member`] after the
-//! other as the [`verdict`] on the last one's error says. A member's threads call its [`token`]: its vendor's [`library`].
+//! other as the [`verdict`] on the last one's error says. A member's threads call its [`token`]: its vendor's [`library`], or
+//! an hsmd by [`remote`].
 
 pub mod asynchronous;
 pub mod config;
+mod generate;
 mod inputs;
 pub mod keys;
 pub mod library;
@@ -271,11 +273,11 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
             manufacturerID: padded(MANUFACTURER),
             model: padded("failover"),
             serialNumber: padded("1"),
-            flags: CKF_TOKEN_INITIALIZED | CKF_WRITE_PROTECTED,
+            flags: CKF_TOKEN_INITIALIZED | if slot.generates { 0 } else { CKF_WRITE_PROTECTED },
             // Without a number, pkcs11-provider stops at 1024.
             ulMaxSessionCount: slot::MOST_SESSIONS as CK_ULONG,
             ulSessionCount: slot.session_count() as CK_ULONG,
-            ulMaxRwSessionCount: 0,
+            ulMaxRwSessionCount: if slot.generates { slot::MOST_SESSIONS as CK_ULONG } else { 0 },
             ulRwSessionCount: 0,
             ulMaxPinLen: 0,
             ulMinPinLen: 0,
@@ -293,7 +295,7 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
 
 unsafe extern "C" fn get_mechanism_list(id: CK_SLOT_ID, list: *mut CK_MECHANISM_TYPE, count: *mut CK_ULONG) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let types: Vec<_> = slot::mechanisms(&slot.keys).iter().map(|m| m.0).collect();
+        let types: Vec<_> = slot.mechanisms().iter().map(|m| m.0).collect();
         fill(list, count, &types)
     }))
 }
@@ -304,7 +306,7 @@ unsafe extern "C" fn get_mechanism_info(
     info: *mut CK_MECHANISM_INFO,
 ) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let mechanisms = slot::mechanisms(&slot.keys);
+        let mechanisms = slot.mechanisms();
         *place(info)? = mechanisms.iter().find(|m| m.0 == type_).ok_or(CKR_MECHANISM_INVALID)?.1;
         Ok(())
     }))
@@ -318,11 +320,7 @@ unsafe extern "C" fn open_session(
     session: *mut CK_SESSION_HANDLE,
 ) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        let place = place(session)?;
-        if flags & CKF_RW_SESSION != 0 {
-            return Err(CKR_TOKEN_WRITE_PROTECTED);
-        }
-        *place = slot.open_session(flags)?;
+        *place(session)? = slot.open_session(flags)?;
         Ok(())
     }))
 }
@@ -338,7 +336,8 @@ unsafe extern "C" fn close_all_sessions(id: CK_SLOT_ID) -> CK_RV {
 unsafe extern "C" fn get_session_info(session: CK_SESSION_HANDLE, info: *mut CK_SESSION_INFO) -> CK_RV {
     code(slot().and_then(|slot| {
         let flags = slot.session(session)?.flags;
-        *place(info)? = CK_SESSION_INFO { slotID: SLOT, state: CKS_RO_USER_FUNCTIONS, flags, ulDeviceError: 0 };
+        let state = if flags & CKF_RW_SESSION != 0 { CKS_RW_USER_FUNCTIONS } else { CKS_RO_USER_FUNCTIONS };
+        *place(info)? = CK_SESSION_INFO { slotID: SLOT, state, flags, ulDeviceError: 0 };
         Ok(())
     }))
 }
@@ -491,6 +490,32 @@ unsafe extern "C" fn sign_final(session: CK_SESSION_HANDLE, signature: *mut u8, 
     }))
 }
 
+unsafe extern "C" fn generate_key_pair(
+    session: CK_SESSION_HANDLE,
+    how: *mut CK_MECHANISM,
+    public: *mut CK_ATTRIBUTE,
+    public_count: CK_ULONG,
+    private: *mut CK_ATTRIBUTE,
+    private_count: CK_ULONG,
+    public_key: *mut CK_OBJECT_HANDLE,
+    private_key: *mut CK_OBJECT_HANDLE,
+) -> CK_RV {
+    code(slot().and_then(|slot| {
+        if !slot.generates {
+            return Err(CKR_FUNCTION_NOT_SUPPORTED);
+        }
+        let how = place(how)?;
+        if !how.pParameter.is_null() || how.ulParameterLen != 0 {
+            return Err(CKR_MECHANISM_PARAM_INVALID);
+        }
+        let (public, private) = (template(public, public_count)?, template(private, private_count)?);
+        // A key whose handle there is no place for is not made.
+        let (public_key, private_key) = (place(public_key)?, place(private_key)?);
+        (*public_key, *private_key) = slot.generate(session, how.mechanism, &public, &private)?;
+        Ok(())
+    }))
+}
+
 /// A function of PKCS#11 that says it is not supported, of whichever type a place in the table has.
 trait NotSupported {
     const NOT_SUPPORTED: Self;
@@ -553,6 +578,7 @@ static FUNCTIONS: CK_FUNCTION_LIST = table! {
     C_Sign: sign,
     C_SignUpdate: sign_update,
     C_SignFinal: sign_final,
+    C_GenerateKeyPair: generate_key_pair,
     }
     not supported:
     C_InitToken, C_InitPIN, C_SetPIN, C_GetOperationState, C_SetOperationState, C_CreateObject, C_CopyObject,
@@ -560,8 +586,8 @@ static FUNCTIONS: CK_FUNCTION_LIST = table! {
     C_DecryptInit, C_Decrypt, C_DecryptUpdate, C_DecryptFinal, C_DigestInit, C_Digest, C_DigestUpdate, C_DigestKey,
     C_DigestFinal, C_SignRecoverInit, C_SignRecover, C_VerifyInit, C_Verify, C_VerifyUpdate, C_VerifyFinal,
     C_VerifyRecoverInit, C_VerifyRecover, C_DigestEncryptUpdate, C_DecryptDigestUpdate, C_SignEncryptUpdate,
-    C_DecryptVerifyUpdate, C_GenerateKey, C_GenerateKeyPair, C_WrapKey, C_UnwrapKey, C_DeriveKey, C_SeedRandom,
-    C_GenerateRandom, C_GetFunctionStatus, C_CancelFunction, C_WaitForSlotEvent
+    C_DecryptVerifyUpdate, C_GenerateKey, C_WrapKey, C_UnwrapKey, C_DeriveKey, C_SeedRandom, C_GenerateRandom,
+    C_GetFunctionStatus, C_CancelFunction, C_WaitForSlotEvent
 };
 
 /// The entry point of the module: its table of functions.

@@ -7,7 +7,7 @@
 
 use crate::{
     asynchronous::{Alarm, AlarmId, Timer, Waiter},
-    config::Member as Settings,
+    config::{Key, Member as Settings},
     library::lock,
     status::Status,
     token::{Failure, KeyName, Request, Result, Session, Token},
@@ -15,7 +15,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     thread,
     time::{Duration, Instant, SystemTime},
@@ -31,6 +31,9 @@ pub enum State {
 
 /// How often an idle session is checked.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How many other keys are looked for before a token counts as gone.
+const OTHERS: usize = 8;
 
 /// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
 struct Job {
@@ -157,8 +160,8 @@ struct Queue {
     hangs: u32,
     /// How often the member went down: sessions from before are closed.
     failures: u64,
-    /// Keys that were found: if one is not found any more, the token is gone, whatever its library says.
-    found: HashSet<KeyName>,
+    /// Keys that were found: if none of them is found any more, the token is gone, whatever its library says.
+    found: HashMap<KeyName, Arc<Key>>,
     /// How often a key was made or destroyed through this member: handles from before are searched anew.
     changes: u64,
     /// When a worker last came back from the library.
@@ -201,7 +204,7 @@ impl Member {
             probing: false,
             hangs: 0,
             failures: 0,
-            found: HashSet::new(),
+            found: HashMap::new(),
             changes: 0,
             answered: Instant::now(),
             told: String::new(),
@@ -310,7 +313,7 @@ impl Member {
     /// A key was made or destroyed through this member: it is no sign of a lost token if it is not found any more.
     pub fn key_changed(&self, key: &KeyName) {
         let mut queue = lock(&self.queue);
-        queue.found.retain(|found| found.label != key.label);
+        queue.found.retain(|found, _| found.label != key.label);
         queue.changes += 1;
     }
 
@@ -639,6 +642,24 @@ impl Connection<'_> {
         self.with_session(|c| c.session()?.check())
     }
 
+    /// What it means that a key is not found. One that was found before, while no other that was is there any more, went with
+    /// its token. Where others are, somebody has destroyed it.
+    fn token_is_gone(&mut self, name: &KeyName) -> Result<bool> {
+        let others: Vec<Arc<Key>> = {
+            let mut queue = lock(&self.member.queue);
+            if queue.found.remove(name).is_none() {
+                return Ok(false);
+            }
+            queue.found.values().take(OTHERS).cloned().collect()
+        };
+        for other in others {
+            if self.session()?.find(&other)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn sign(&mut self, request: &Request) -> Result<Vec<u8>> {
         let key = &request.key;
         let name = key.name();
@@ -652,9 +673,8 @@ impl Connection<'_> {
                 Some(handle) => *handle,
                 None => {
                     let found = c.session()?.find(key)?;
-                    let mut queue = lock(&c.member.queue);
                     let Some(handle) = found else {
-                        let code = match queue.found.remove(&name) {
+                        let code = match c.token_is_gone(&name)? {
                             true => CKR_TOKEN_NOT_PRESENT,
                             false => CKR_KEY_HANDLE_INVALID,
                         };
@@ -663,8 +683,7 @@ impl Connection<'_> {
                             format!("no private key with label {:?} and its ID", key.label),
                         ));
                     };
-                    queue.found.insert(name.clone());
-                    drop(queue);
+                    lock(&c.member.queue).found.insert(name.clone(), key.clone());
                     c.handles.insert(name.clone(), handle);
                     handle
                 }

@@ -1,14 +1,15 @@
-//! The members of a slot, and which of them makes a signature.
+//! The members of a slot, and which of them makes a signature or a key.
 
 use crate::{
     config::{Config, Order},
     library::lock,
     member::{Member, State},
+    spki::PublicKey,
     status::Status,
-    token::{Failure, Request, Result, Token},
+    token::{Algorithm, Failure, Found, KeyName, Request, Result, Session, Token, GENERATE_TIME},
     verdict::Verdict,
 };
-use cryptoki_sys::CKR_DEVICE_ERROR;
+use cryptoki_sys::*;
 use std::{
     collections::HashSet,
     sync::{
@@ -106,6 +107,58 @@ impl Pool {
         Err(unable.unwrap_or_else(|| Failure::new(CKR_DEVICE_ERROR, "no member made the signature")))
     }
 
+    /// Has the first member make a key, and tells its public half.
+    ///
+    /// No member may have a key with that label, so each is asked, and none is made while one gives no answer: were it another
+    /// key that it has, it would sign with that when it is back. The making is asked for once: neither the member is asked
+    /// again nor another one, for an answer that is lost must not make two keys.
+    pub fn generate(&self, algorithm: Algorithm, name: &KeyName) -> Result<PublicKey> {
+        let made = self.nobody_has(&name.label).and_then(|()| self.made(&self.members[0], algorithm, name));
+        let kind = algorithm.name();
+        match &made {
+            Ok(_) => (self.log)(&format!("member {} made {kind} key {name}", self.members[0].name())),
+            Err((member, e)) => (self.log)(&format!("{kind} key {name} is not made: member {}: {e}", member.name())),
+        }
+        made.map_err(|(_, failure)| failure)
+    }
+
+    fn nobody_has(&self, label: &str) -> Outcome<'_, ()> {
+        for member in &self.members {
+            let name = KeyName { label: label.into(), id: vec![] };
+            let has = member.call(member.timeout(), move |session| has(session, &name));
+            match has {
+                Ok(false) => {}
+                Ok(true) => {
+                    let what = "it has a key with that label already; choose another";
+                    return Err((member, Failure::new(CKR_ATTRIBUTE_VALUE_INVALID, what)));
+                }
+                Err(e) => {
+                    let what = format!("whether it has a key with that label is not known: {e}");
+                    return Err((member, Failure::new(programs(&e), what)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn made<'a>(&self, member: &'a Arc<Member>, algorithm: Algorithm, name: &KeyName) -> Outcome<'a, PublicKey> {
+        let wanted = name.clone();
+        let made = member.call(GENERATE_TIME + member.timeout(), move |session| generate_once(session, algorithm, &wanted));
+        member.key_changed(name);
+        let found = made.and_then(|made| made).map_err(|e| {
+            let what = match refused(&e) {
+                true => e.to_string(),
+                false => format!("{e}; it may have made the key all the same: look for it there before it is asked again"),
+            };
+            (member, Failure::new(programs(&e), what))
+        })?;
+        if !found.sensitive || found.extractable || !found.local {
+            let what = "it made the key so that it can leave: destroy that key";
+            return Err((member, Failure::new(CKR_FUNCTION_FAILED, what)));
+        }
+        PublicKey::from_der(&found.public).map_err(|e| (member, Failure::new(CKR_FUNCTION_FAILED, e)))
+    }
+
     /// Tells each failure once: with every signature it would drown the rest.
     fn tell(&self, member: usize, failure: &Failure) {
         let message = failure.to_string();
@@ -128,5 +181,41 @@ impl Pool {
             }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// What became of a key that was to be made, or which member is why not.
+type Outcome<'a, T> = std::result::Result<T, (&'a Arc<Member>, Failure)>;
+
+/// What a program is told of a failure: of members' sessions and PINs it knows nothing.
+fn programs(failure: &Failure) -> CK_RV {
+    match failure.verdict() {
+        Verdict::Request | Verdict::Unable => failure.code,
+        _ => CKR_DEVICE_ERROR,
+    }
+}
+
+/// Whether a token that was to make a key said no before it did anything.
+fn refused(failure: &Failure) -> bool {
+    const BEFORE: [CK_RV; 4] =
+        [CKR_ACTION_PROHIBITED, CKR_FUNCTION_NOT_SUPPORTED, CKR_MECHANISM_INVALID, CKR_TOKEN_WRITE_PROTECTED];
+    failure.verdict() == Verdict::Request || BEFORE.contains(&failure.code)
+}
+
+/// Whether a token has a key with a name: one that it cannot tell the public half of, or more than one, among them.
+fn has(session: &mut dyn Session, name: &KeyName) -> Result<bool> {
+    match session.public(name) {
+        Err(e) if matches!(e.code, CKR_TEMPLATE_INCONSISTENT | CKR_KEY_TYPE_INCONSISTENT) => Ok(true),
+        found => Ok(found?.is_some()),
+    }
+}
+
+/// Has a session make a key, and leaves it to nobody to try that again: a worker does so when its session is lost. A session
+/// that was lost before is one that fails its check.
+fn generate_once(session: &mut dyn Session, algorithm: Algorithm, name: &KeyName) -> Result<Result<Found>> {
+    session.check()?;
+    match session.generate(algorithm, name) {
+        Err(e) if matches!(e.verdict(), Verdict::Session | Verdict::Handle) => Ok(Err(e)),
+        done => done.map(Ok),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     config::{Daemon, Key},
     protocol::{self, Answer, PREFIX},
     tls::{self, Timed, Timeouts},
-    token::{Failure, KeyName, Request, Result, Session, Token},
+    token::{Algorithm, Failure, Found, KeyName, Request, Result, Session, Token, GENERATE_TIME},
     verdict::Verdict,
 };
 use cryptoki_sys::*;
@@ -126,9 +126,13 @@ impl RemoteSession {
         }
         self.last = id;
         self.broken = true;
-        let answer = self.exchange(id, &frame).map_err(|e| match e.kind() {
+        let time = match request {
+            protocol::Request::Generate { .. } => GENERATE_TIME + self.timeout,
+            _ => self.timeout,
+        };
+        let answer = self.exchange(id, &frame, time).map_err(|e| match e.kind() {
             io::ErrorKind::TimedOut => {
-                self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", self.timeout.as_millis()))
+                self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis()))
             }
             // An hsmd that restarts closes its connections: the next one may work.
             io::ErrorKind::UnexpectedEof => self.failure(CKR_SESSION_CLOSED, &"it closed the connection"),
@@ -143,8 +147,8 @@ impl RemoteSession {
         }
     }
 
-    fn exchange(&mut self, id: u64, frame: &[u8]) -> io::Result<Vec<u8>> {
-        let deadline = Instant::now() + self.timeout;
+    fn exchange(&mut self, id: u64, frame: &[u8], time: Duration) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + time;
         let mut timed = Timed { tcp: &self.tcp, deadline, timeouts: &mut self.timeouts };
         let mut stream = Stream::new(&mut self.tls, &mut timed);
         stream.write_all(frame)?;
@@ -201,6 +205,24 @@ impl Session for RemoteSession {
             // It may not ask. It will learn with the next signature.
             Err(e) if e.code == CKR_ACTION_PROHIBITED => Ok(()),
             Err(e) => Err(e),
+        }
+    }
+
+    fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {
+        match self.ask(&protocol::Request::Find(key.clone())) {
+            Ok(Answer::Found(found)) => Ok(Some(found)),
+            Ok(_) => Err(self.failure(CKR_DEVICE_ERROR, &"no key in the answer")),
+            Err(e) if e.code == CKR_KEY_HANDLE_INVALID => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether it may is for hsmd's list of clients to say.
+    fn generate(&mut self, algorithm: Algorithm, key: &KeyName) -> Result<Found> {
+        let (algorithm, key) = (algorithm.name().into(), key.clone());
+        match self.ask(&protocol::Request::Generate { algorithm, key })? {
+            Answer::Found(found) => Ok(found),
+            _ => Err(self.failure(CKR_DEVICE_ERROR, &"no key in the answer")),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The virtual slot: its objects, sessions and signatures. The objects are made from the configuration alone, so they are
-//! there with no member up, and only a signature asks a member.
+//! there with no member up, and only a signature, or a key that is to be made, asks a member.
 
 use crate::{
     config::{Config, Key},
+    generate::{self, Template},
     keys::Keys,
     library::lock,
     pool::Pool,
@@ -11,7 +12,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         atomic::{AtomicU64, Ordering},
         Arc, Mutex,
@@ -114,16 +115,33 @@ pub fn attribute(key: &Key, private: bool, type_: CK_ATTRIBUTE_TYPE) -> Attribut
     }
 }
 
-/// The mechanisms that the keys have a use for, with the sizes of those keys. Digests are the caller's: tokens differ in
-/// which of them they can, and OpenSSL is faster.
-pub fn mechanisms(keys: &Keys) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
+/// The mechanisms that the keys have a use for, with the sizes of those keys; and, where keys may be made, those that make
+/// them and all that such keys have a use for. Digests are the caller's: tokens differ in which of them they can, and OpenSSL
+/// is faster.
+pub fn mechanisms(keys: &Keys, generates: bool) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
     let mut list: Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> = Vec::new();
-    for (_, key) in keys.all() {
-        let (types, size): (&[CK_MECHANISM_TYPE], CK_ULONG) = match &key.public.kind {
-            Kind::Rsa { modulus, .. } => (&[CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509], bits(modulus)),
-            Kind::Ec { half: 66, .. } => (&[CKM_ECDSA], 521),
-            Kind::Ec { half, .. } => (&[CKM_ECDSA], 8 * *half as CK_ULONG),
-            Kind::MlDsa { set, .. } => (&[CKM_ML_DSA], *set),
+    let mut sizes: Vec<(CK_KEY_TYPE, CK_ULONG)> = keys
+        .all()
+        .iter()
+        .map(|(_, key)| match &key.public.kind {
+            Kind::Rsa { modulus, .. } => (CKK_RSA, bits(modulus)),
+            Kind::Ec { half: 66, .. } => (CKK_EC, 521),
+            Kind::Ec { half, .. } => (CKK_EC, 8 * *half as CK_ULONG),
+            Kind::MlDsa { set, .. } => (CKK_ML_DSA, *set),
+        })
+        .collect();
+    if generates {
+        for (type_, key_type, least, most) in generate::MECHANISMS {
+            sizes.extend([(key_type, least), (key_type, most)]);
+            let info = CK_MECHANISM_INFO { ulMinKeySize: least, ulMaxKeySize: most, flags: CKF_GENERATE_KEY_PAIR };
+            list.push((type_, info));
+        }
+    }
+    for (key_type, size) in sizes {
+        let types: &[CK_MECHANISM_TYPE] = match key_type {
+            CKK_RSA => &[CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509],
+            CKK_EC => &[CKM_ECDSA],
+            _ => &[CKM_ML_DSA],
         };
         for &type_ in types {
             match list.iter_mut().find(|m| m.0 == type_) {
@@ -186,6 +204,10 @@ pub enum Wanted<'a> {
 
 pub struct Slot {
     pub label: String,
+    /// Programs may have keys made.
+    pub generates: bool,
+    /// The labels of keys that are being made.
+    making: Mutex<HashSet<String>>,
     pub keys: Keys,
     pub pool: Pool,
     sessions: Mutex<HashMap<CK_SESSION_HANDLE, Arc<Session>>>,
@@ -194,12 +216,27 @@ pub struct Slot {
 
 impl Slot {
     pub fn new(config: &Config, keys: Keys, pool: Pool) -> Slot {
-        Slot { label: config.label.clone(), keys, pool, sessions: Mutex::default(), next: AtomicU64::new(1) }
+        Slot {
+            label: config.label.clone(),
+            generates: config.generate,
+            making: Mutex::default(),
+            keys,
+            pool,
+            sessions: Mutex::default(),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    pub fn mechanisms(&self) -> Vec<(CK_MECHANISM_TYPE, CK_MECHANISM_INFO)> {
+        mechanisms(&self.keys, self.generates)
     }
 
     pub fn open_session(&self, flags: CK_FLAGS) -> Rv<CK_SESSION_HANDLE> {
         if flags & CKF_SERIAL_SESSION == 0 {
             return Err(CKR_SESSION_PARALLEL_NOT_SUPPORTED);
+        }
+        if flags & CKF_RW_SESSION != 0 && !self.generates {
+            return Err(CKR_TOKEN_WRITE_PROTECTED);
         }
         let mut sessions = lock(&self.sessions);
         if sessions.len() >= MOST_SESSIONS {
@@ -273,6 +310,30 @@ impl Slot {
         let session = self.session(session)?;
         let search = lock(&session.operations).search.take();
         search.map(drop).ok_or(CKR_OPERATION_NOT_INITIALIZED)
+    }
+
+    /// Has a member make a key, and shows both its halves: the public one's handle and the private one's. Other members have
+    /// it when somebody has copied it there.
+    pub fn generate(
+        &self,
+        session: CK_SESSION_HANDLE,
+        mechanism: CK_MECHANISM_TYPE,
+        public: &Template,
+        private: &Template,
+    ) -> Rv<(CK_OBJECT_HANDLE, CK_OBJECT_HANDLE)> {
+        let session = self.session(session)?;
+        let (algorithm, name) = generate::wanted(mechanism, public, private)?;
+        if session.flags & CKF_RW_SESSION == 0 {
+            return Err(CKR_SESSION_READ_ONLY);
+        }
+        // Nothing is locked while a member works. Another thread, or a job that is paused, may be at the same label.
+        let _making = Making::begin(&self.making, &name.label).ok_or(CKR_ATTRIBUTE_VALUE_INVALID)?;
+        if self.keys.all().iter().any(|(_, key)| key.label == name.label) {
+            return Err(CKR_ATTRIBUTE_VALUE_INVALID);
+        }
+        let public = self.pool.generate(algorithm, &name).map_err(|e| e.code)?;
+        let key = self.keys.add(Arc::new(Key { label: name.label, id: name.id, public }));
+        Ok((Object { key, private: false }.handle(), Object { key, private: true }.handle()))
     }
 
     pub fn sign_init(&self, session: CK_SESSION_HANDLE, mechanism: Mechanism, key: CK_OBJECT_HANDLE) -> Rv<()> {
@@ -353,5 +414,24 @@ impl Slot {
         let signature = self.pool.sign(request).map_err(|e| e.code)?;
         room[..len].copy_from_slice(&signature);
         Ok(len)
+    }
+}
+
+/// A key with this label is being made, for as long as it lives.
+struct Making<'a> {
+    labels: &'a Mutex<HashSet<String>>,
+    label: String,
+}
+
+impl<'a> Making<'a> {
+    /// None if one is being made already.
+    fn begin(labels: &'a Mutex<HashSet<String>>, label: &str) -> Option<Making<'a>> {
+        lock(labels).insert(label.into()).then(|| Making { labels, label: label.into() })
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        lock(self.labels).remove(&self.label);
     }
 }

@@ -47,13 +47,15 @@ const ATTRIBUTES: [CK_ATTRIBUTE_TYPE; 14] = [
     CKA_VENDOR_DEFINED + 1,
     CK_ULONG::MAX,
 ];
-const MECHANISMS: [CK_MECHANISM_TYPE; 8] = [
+const MECHANISMS: [CK_MECHANISM_TYPE; 10] = [
     CKM_RSA_PKCS,
     CKM_RSA_PKCS_PSS,
     CKM_RSA_X_509,
     CKM_ECDSA,
     CKM_ML_DSA,
     CKM_SHA256_RSA_PKCS,
+    CKM_EC_KEY_PAIR_GEN,
+    CKM_ML_DSA_KEY_PAIR_GEN,
     CKM_VENDOR_DEFINED + 1,
     CK_ULONG::MAX,
 ];
@@ -61,7 +63,7 @@ const MECHANISMS: [CK_MECHANISM_TYPE; 8] = [
 fn started() -> Module {
     let dir = folder("arguments");
     let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
-    let mut text = "[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n".to_string();
+    let mut text = "[slot]\ngenerate = true\n[member none]\nretry = 60s\nmodule = /none.so\ntoken = t\npin-file = /none\n".to_string();
     for key in ["rsa", "p256", "mldsa65"] {
         text += &format!("[key {key}]\npublic-key = {}/{key}.pem\n", keys.display());
     }
@@ -88,6 +90,31 @@ fn attributes(random: &mut Random, room: &mut [Vec<u8>; 4]) -> Vec<CK_ATTRIBUTE>
         .collect()
 }
 
+/// A key is asked for, with the right attributes and others, and with places for its handles or none.
+fn generate(random: &mut Random, table: &CK_FUNCTION_LIST, session: CK_SESSION_HANDLE) -> CK_RV {
+    let mut rooms = [const { [const { vec![] }; 4] }; 2];
+    let mut curve = [6u8, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
+    let mut label = *b"new";
+    let mut templates = rooms.each_mut().map(|room| if random.below(2) == 0 { vec![] } else { attributes(random, room) });
+    let curve = CK_ATTRIBUTE { type_: CKA_EC_PARAMS, pValue: curve.as_mut_ptr().cast(), ulValueLen: 10 };
+    let label = CK_ATTRIBUTE { type_: CKA_LABEL, pValue: label.as_mut_ptr().cast(), ulValueLen: 3 };
+    templates[0].extend([curve, label]);
+    let count = |random: &mut Random, template: &[CK_ATTRIBUTE]| match random.below(8) {
+        0 => random.of(&[0, CK_ULONG::MAX]),
+        _ => template.len() as CK_ULONG,
+    };
+    let (public, private) = (count(random, &templates[0]), count(random, &templates[1]));
+    let mut mechanism = CK_MECHANISM { mechanism: random.of(&MECHANISMS), ..Default::default() };
+    if random.below(2) == 0 {
+        mechanism.mechanism = CKM_EC_KEY_PAIR_GEN;
+    }
+    let how = if random.below(8) == 0 { null_mut() } else { &raw mut mechanism };
+    let (mut verifies, mut signs) = (0, 0);
+    let signs = if random.below(8) == 0 { null_mut() } else { &raw mut signs };
+    let [of_public, of_private] = templates.each_mut().map(|template| template.as_mut_ptr());
+    call!(table, C_GenerateKeyPair(session, how, of_public, public, of_private, private, &mut verifies, signs))
+}
+
 #[test]
 fn no_argument_ends_the_process_or_spoils_what_is_right() {
     let rounds = std::env::var("QTLS_PKCS11_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
@@ -95,12 +122,12 @@ fn no_argument_ends_the_process_or_spoils_what_is_right() {
     let table = module.table;
     let mut random = Random(4);
     let (mut sessions, mut begun) = (vec![0], None);
-    let (mut fine, mut refused) = ([0; 12], [0; 12]);
+    let (mut fine, mut refused) = ([0; 13], [0; 13]);
     for round in 0..rounds {
         // What was begun is gone on with, as often as not.
         let (session, which) = match begun.take() {
             Some(session) if random.below(2) == 0 => (session, random.of(&[7, 7, 8, 9])),
-            _ => (random.of(&sessions), random.of(&[0, 1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9, 10, 11])),
+            _ => (random.of(&sessions), random.of(&[0, 1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9, 10, 11, 12])),
         };
         let object = random.number();
         let mut room = [const { vec![] }; 4];
@@ -117,7 +144,7 @@ fn no_argument_ends_the_process_or_spoils_what_is_right() {
         let code = match which {
             0 => {
                 let mut new = 0;
-                let flags = random.of(&[CKF_SERIAL_SESSION, CKF_SERIAL_SESSION, 0, CK_ULONG::MAX]);
+                let flags = random.of(&[CKF_SERIAL_SESSION, CKF_SERIAL_SESSION | CKF_RW_SESSION, 0, CK_ULONG::MAX]);
                 let slot = random.of(&[0, 0, 0, 1, CK_ULONG::MAX]);
                 let code = call!(table, C_OpenSession(slot, flags, null_mut(), None, &mut new));
                 if code == CKR_OK && sessions.len() > 4 {
@@ -189,6 +216,7 @@ fn no_argument_ends_the_process_or_spoils_what_is_right() {
                     _ => call!(table, C_GetSlotList(CK_TRUE, list, length)),
                 }
             }
+            12 => generate(&mut random, table, session),
             _ => match random.below(3) {
                 0 => call!(table, C_GetMechanismInfo(0, random.of(&MECHANISMS), null_mut())),
                 1 => call!(table, C_Login(session, random.number(), pointer, given)),
@@ -206,9 +234,9 @@ fn no_argument_ends_the_process_or_spoils_what_is_right() {
         }
     }
     println!("of each function: {fine:?} were fine and {refused:?} refused");
-    // Without members no signature is made; all else has been reached both ways.
-    let reached = |i: usize| refused[i] > 0 && (fine[i] > 0 || i == 11);
-    assert!((0..12).all(reached), "of each function: {fine:?} were fine and {refused:?} refused");
+    // Without members no signature and no key is made; all else has been reached both ways.
+    let reached = |i: usize| refused[i] > 0 && (fine[i] > 0 || i >= 11);
+    assert!((0..13).all(reached), "of each function: {fine:?} were fine and {refused:?} refused");
 }
 
 #[test]

@@ -171,6 +171,30 @@ fn only_sessions_that_read_are_opened() {
 }
 
 #[test]
+fn where_keys_may_be_made_sessions_write_and_mechanisms_are_there() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generate.conf");
+    fs::write(&path, "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n").unwrap();
+    let states = |path: &Path| {
+        let module = Module::started(path);
+        let (mut token, mut count) = (CK_TOKEN_INFO::default(), 0);
+        assert_eq!(call!(module.table, C_GetTokenInfo(0, &mut token)), CKR_OK);
+        assert_eq!(call!(module.table, C_GetMechanismList(0, null_mut(), &mut count)), CKR_OK);
+        let mut info = CK_MECHANISM_INFO::default();
+        let makes = call!(module.table, C_GetMechanismInfo(0, CKM_EC_KEY_PAIR_GEN, &mut info));
+        (token.flags & CKF_WRITE_PROTECTED != 0, count, makes)
+    };
+    assert_eq!(states(configuration()), (true, 5, CKR_MECHANISM_INVALID));
+    assert_eq!(states(&path), (false, 8, CKR_OK), "before there is any key");
+    let module = Module::started(&path);
+    let mut info = CK_SESSION_INFO::default();
+    for (flags, state) in [(0, CKS_RO_USER_FUNCTIONS), (CKF_RW_SESSION, CKS_RW_USER_FUNCTIONS)] {
+        let session = module.session_with(CKF_SERIAL_SESSION | flags);
+        assert_eq!(call!(module.table, C_GetSessionInfo(session, &mut info)), CKR_OK);
+        assert_eq!((info.state, info.flags), (state, CKF_SERIAL_SESSION | flags), "pkcs11-provider wants no PIN for it");
+    }
+}
+
+#[test]
 fn a_child_process_starts_anew() {
     let module = Module::started(configuration());
     let path = std::ffi::CString::new(format!("config={}", configuration().display())).unwrap();

@@ -10,6 +10,7 @@ use common::{
     module,
     token::{Kind, Software::Kryoptic, Tokens},
 };
+use cryptoki_sys::{CKA_EXTRACTABLE, CKA_LOCAL};
 use std::{
     env, fs,
     path::PathBuf,
@@ -25,16 +26,21 @@ struct Setup {
 
 impl Setup {
     fn new() -> Setup {
+        Setup::with(&KEYS)
+    }
+
+    /// With these keys alone.
+    fn with(labels: &[&str]) -> Setup {
         let mut tokens = Tokens::new(Kryoptic);
-        let keys: Vec<(&str, Kind)> = Kryoptic.keys().iter().filter(|k| KEYS.contains(&k.0)).copied().collect();
+        let keys: Vec<(&str, Kind)> = Kryoptic.keys().iter().filter(|k| labels.contains(&k.0)).copied().collect();
         tokens.token("a", &keys);
-        tokens.configuration(&["a"], &KEYS, "timeout = 60000ms\nretry = 10ms\n");
+        tokens.configuration(&["a"], labels, "timeout = 60000ms\nretry = 10ms\n");
         let provider =
             env::var("QTLS_PKCS11_PROVIDER").expect("set QTLS_PKCS11_PROVIDER to pkcs11-provider's pkcs11.so");
         let text = format!(
             "openssl_conf = init\n[init]\nproviders = list\n[list]\ndefault = on\npkcs11 = pkcs11\n[on]\nactivate = 1\n\
              [pkcs11]\nmodule = {provider}\npkcs11-module-path = {}\npkcs11-module-quirks = no-deinit no-operation-state\n\
-             activate = 1\n[req]\ndistinguished_name = name\n[name]\n",
+             pkcs11-module-encode-provider-uri-to-pem = true\nactivate = 1\n[req]\ndistinguished_name = name\n[name]\n",
             module().display()
         );
         fs::write(tokens.dir.join("openssl.cnf"), text).unwrap();
@@ -70,6 +76,14 @@ impl Setup {
         let (output, text) = done(&mut self.software(args));
         println!("openssl {args:?}: {text}");
         output.status.success()
+    }
+
+    /// Whether programs may have keys made.
+    fn generate(&self, may: bool) {
+        let text = fs::read_to_string(self.path("qtls.conf")).unwrap();
+        let lines: String = text.lines().filter(|l| !l.starts_with("generate")).map(|l| format!("{l}\n")).collect();
+        let text = lines.replacen("[slot]\n", &format!("[slot]\ngenerate = {may}\n"), 1);
+        fs::write(self.path("qtls.conf"), text).unwrap();
     }
 
     /// A certificate of a key in the token, signed by itself.
@@ -225,6 +239,89 @@ fn keys_requests_certificates_and_signatures_are_what_software_takes_for_right()
         assert!(verify("data"), "{key}");
         assert!(!verify("other"), "{key}: other data");
     }
+}
+
+/// What keys `openssl` makes: names, the algorithm and its options.
+const MADE: [(&str, &str, &[&str]); 7] = [
+    ("new-rsa", "RSA", &["-pkeyopt", "rsa_keygen_bits:2048"]),
+    ("new-p256", "EC", &["-pkeyopt", "ec_paramgen_curve:P-256"]),
+    ("new-p384", "EC", &["-pkeyopt", "ec_paramgen_curve:P-384"]),
+    ("new-p521", "EC", &["-pkeyopt", "ec_paramgen_curve:P-521"]),
+    ("new-mldsa44", "ML-DSA-44", &[]),
+    ("new-mldsa65", "ML-DSA-65", &[]),
+    ("new-mldsa87", "ML-DSA-87", &[]),
+];
+
+/// genpkey's arguments for a key in the token, under a name and with an ID.
+fn genpkey<'a>(algorithm: &'a str, options: &[&'a str], name: &'a str) -> Vec<&'a str> {
+    let token = ["genpkey", "-propquery", "provider=pkcs11", "-algorithm", algorithm];
+    [&token[..], options, &["-pkeyopt", name, "-out", "made.pem", "-outpubkey", "made.pub"]].concat()
+}
+
+#[test]
+#[ignore = "needs kryoptic and pkcs11-provider"]
+fn keys_that_genpkey_makes_in_the_token_are_certified() {
+    let setup = Setup::with(&["p256"]);
+    setup.generate(true);
+    for (i, (key, algorithm, options)) in MADE.iter().enumerate() {
+        let name = format!("pkcs11_uri:pkcs11:token=gw;object={key};id=%0{i}");
+        setup.make(&genpkey(algorithm, options, &name));
+        let secret = fs::read_to_string(setup.path("made.pem")).unwrap();
+        assert!(secret.contains("BEGIN PKCS#11 PROVIDER URI"), "{key}: a name, and no key: {secret}");
+        let public = setup.tokens.public_key(key);
+        assert!(setup.check(&["pkey", "-pubin", "-in", "made.pub", "-pubout", "-out", public.to_str().unwrap()]), "{key}");
+
+        // The label is taken now.
+        let (output, text) = done(&mut setup.with_token(&genpkey(algorithm, options, &name)));
+        assert!(!output.status.success() && text.contains("has a key with that label"), "{key}: {text}");
+
+        // In another process, by the file that names the key.
+        let text = fs::read_to_string(setup.path("qtls.conf")).unwrap();
+        let section = format!("[key {key}]\nid = 0{i}\npublic-key = {}\n", public.display());
+        fs::write(setup.path("qtls.conf"), text + &section).unwrap();
+        fs::write(setup.path("named.pem"), secret).unwrap();
+        setup.make(&["req", "-new", "-key", "named.pem", "-subj", "/CN=of the token", "-out", "request.pem"]);
+        assert!(setup.check(&["req", "-in", "request.pem", "-verify", "-noout"]), "{key}");
+        assert!(setup.check(&["req", "-in", "request.pem", "-noout", "-pubkey", "-out", "certified.pub"]), "{key}");
+        assert_eq!(fs::read(setup.path("certified.pub")).unwrap(), fs::read(&public).unwrap(), "{key}");
+    }
+}
+
+#[test]
+#[ignore = "needs kryoptic and pkcs11-provider"]
+fn req_makes_a_key_in_the_token_and_its_request_at_once() {
+    let setup = Setup::with(&["p256"]);
+    setup.generate(true);
+    for (key, algorithm, options) in [MADE[0], MADE[1], MADE[5]] {
+        let name = format!("pkcs11_uri:pkcs11:token=gw;object={key}");
+        let new = ["req", "-new", "-propquery", "?provider=pkcs11", "-newkey", algorithm];
+        let rest = ["-pkeyopt", &name, "-noenc", "-keyout", "made.pem", "-subj", "/CN=new", "-out", "request.pem"];
+        setup.make(&[&new[..], options, &rest].concat());
+        assert!(setup.check(&["req", "-in", "request.pem", "-verify", "-noout"]), "{key}");
+        let secret = fs::read_to_string(setup.path("made.pem")).unwrap();
+        assert!(secret.contains("BEGIN PKCS#11 PROVIDER URI"), "{key}: {secret}");
+        // It was made in the token: what the request is for is what the token has.
+        assert_eq!(setup.tokens.private_key("a", key, &[CKA_LOCAL, CKA_EXTRACTABLE]), [true, false], "{key}");
+    }
+}
+
+#[test]
+#[ignore = "needs kryoptic and pkcs11-provider"]
+fn no_key_is_made_where_the_configuration_does_not_allow_it_or_without_a_label() {
+    let setup = Setup::with(&["p256"]);
+    let (key, algorithm, options) = MADE[1];
+    let name = format!("pkcs11_uri:pkcs11:token=gw;object={key}");
+    for _ in 0..2 {
+        let (output, text) = done(&mut setup.with_token(&genpkey(algorithm, options, &name)));
+        assert!(!output.status.success() && !setup.path("made.pem").exists(), "{text}");
+        setup.generate(false);
+    }
+    setup.make(&["pkeyutl", "-sign", "-rawin", "-in", "data", "-inkey", &uri("p256"), "-out", "signature"]);
+    setup.generate(true);
+    let (output, text) = done(&mut setup.with_token(&genpkey(algorithm, options, "pkcs11_uri:pkcs11:token=gw")));
+    assert!(!output.status.success() && !setup.path("made.pem").exists(), "without a label: {text}");
+    // The control: all that was missing is the permission and the label, and nothing was made before.
+    setup.make(&genpkey(algorithm, options, &name));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use common::{
     run,
     signing::{pss, verifies, How},
     token::{
-        Kind,
+        generate, Kind,
         Software::{self, Kryoptic, Softhsm},
         Tokens,
     },
@@ -25,8 +25,14 @@ fn every_key_signs(software: Software) {
     tokens.token("a", software.keys());
     let labels: Vec<_> = software.keys().iter().map(|k| k.0).collect();
     let module = Module::started(&tokens.configuration(&["a"], &labels, "timeout = 60000ms\n"));
+    let made = signatures(&tokens, &module);
+    println!("{software:?}: {made} signatures, all of them verified");
+}
+
+/// How many signatures were made and verified, of every kind and with every key.
+fn signatures(tokens: &Tokens, module: &Module) -> usize {
     let mut made = 0;
-    for (label, kind) in software.keys() {
+    for (label, kind) in tokens.software.keys() {
         let (how, data) = match kind {
             Kind::Rsa(_) => (vec![How::Plain(CKM_RSA_PKCS), pss()], vec![0x5a; 32]),
             Kind::Ec(_) => (vec![How::Plain(CKM_ECDSA)], vec![0x5a; 32]),
@@ -46,7 +52,39 @@ fn every_key_signs(software: Software) {
             }
         }
     }
-    println!("{software:?}: {made} signatures, all of them verified");
+    made
+}
+
+/// Keys that a program has made by way of the module are in the token, and nothing gets them out. They sign at once.
+fn keys_are_made_that_never_leave(software: Software) {
+    let mut tokens = Tokens::new(software);
+    tokens.token("a", &[]);
+    let path = tokens.configuration(&["a"], &[], "timeout = 60000ms\n");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("[slot]\n", "[slot]\ngenerate = true\n", 1)).unwrap();
+    let module = Module::started(&path);
+    let session = module.session_with(CKF_SERIAL_SESSION | CKF_RW_SESSION);
+    for (label, kind) in software.keys() {
+        let make = || generate(module.table, session, label, *kind);
+        let public = make().unwrap_or_else(|code| panic!("{label}: {code:#x}"));
+        tokens.publish(label, &public);
+        assert_eq!(make(), Err(CKR_ATTRIBUTE_VALUE_INVALID), "{label}: there is one");
+    }
+    let made = signatures(&tokens, &module);
+    drop(module);
+    for (label, _) in software.keys() {
+        let types = [CKA_TOKEN, CKA_PRIVATE, CKA_SENSITIVE, CKA_NEVER_EXTRACTABLE, CKA_LOCAL, CKA_SIGN, CKA_EXTRACTABLE];
+        let said = tokens.private_key("a", label, &types);
+        assert_eq!(said, [true, true, true, true, true, true, false], "{label}: what the token itself says");
+    }
+    // Another process knows them when its file does, and only then.
+    let labels: Vec<_> = software.keys().iter().map(|k| k.0).collect();
+    let module = Module::started(&path);
+    assert_eq!(module.find(module.session(), CKO_PRIVATE_KEY, labels[0]), []);
+    drop(module);
+    let module = Module::started(&tokens.configuration(&["a"], &labels, "timeout = 60000ms\n"));
+    let again = signatures(&tokens, &module);
+    println!("{software:?}: {} keys made, {} signatures, all of them verified", labels.len(), made + again);
 }
 
 /// A member whose PIN is wrong is used as soon as its file has the right one.
@@ -87,7 +125,12 @@ macro_rules! list {
         }
     };
 }
-list!(every_key_signs, a_wrong_pin_is_corrected, a_token_that_is_not_there_costs_nothing);
+list!(
+    every_key_signs,
+    keys_are_made_that_never_leave,
+    a_wrong_pin_is_corrected,
+    a_token_that_is_not_there_costs_nothing
+);
 
 /// The folder in which softhsm2 keeps a token.
 fn home(tokens: &Tokens, before: &[PathBuf]) -> PathBuf {

@@ -239,7 +239,7 @@ impl Client {
     }
 }
 
-/// A token with keys that are all the same, and a gate that signatures wait at while it is shut.
+/// A token with keys that are all the same, and a gate that signatures and new keys wait at while it is shut.
 #[derive(Default)]
 pub struct StandIn {
     pub keys: Mutex<HashSet<String>>,
@@ -267,6 +267,17 @@ impl StandIn {
     pub fn open(&self) {
         *lock(&self.shut) = false;
         self.opened.notify_all();
+    }
+
+    /// Waits at the gate.
+    fn pass(&self) {
+        self.waiting.fetch_add(1, SeqCst);
+        let mut shut = lock(&self.shut);
+        while *shut {
+            shut = self.opened.wait(shut).unwrap();
+        }
+        drop(shut);
+        self.waiting.fetch_sub(1, SeqCst);
     }
 
     fn answer(&self) -> token::Result<()> {
@@ -300,13 +311,7 @@ impl Session for StandInSession {
     }
 
     fn sign(&mut self, _: CK_OBJECT_HANDLE, _: &token::Request, len: usize) -> token::Result<Vec<u8>> {
-        self.0.waiting.fetch_add(1, SeqCst);
-        let mut shut = lock(&self.0.shut);
-        while *shut {
-            shut = self.0.opened.wait(shut).unwrap();
-        }
-        drop(shut);
-        self.0.waiting.fetch_sub(1, SeqCst);
+        self.0.pass();
         self.0.answer()?;
         self.0.signed.fetch_add(1, SeqCst);
         Ok(vec![0x5a; len])
@@ -324,6 +329,7 @@ impl Session for StandInSession {
     }
 
     fn generate(&mut self, _: Algorithm, key: &KeyName) -> token::Result<Found> {
+        self.0.pass();
         if !lock(&self.0.keys).insert(key.label.clone()) {
             return Err(Failure::new(CKR_ATTRIBUTE_VALUE_INVALID, "it is there"));
         }

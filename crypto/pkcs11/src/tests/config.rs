@@ -65,6 +65,21 @@ fn a_slot_may_say_how_many_descriptors_its_program_can_use() {
 }
 
 #[test]
+fn keys_are_made_for_programs_where_the_slot_says_so_alone() {
+    let generate = |line: &str| Config::parse(&with("order = ordered", line), &files).unwrap().generate;
+    assert!(!Config::parse(CONFIG, &files).unwrap().generate);
+    assert!(generate("generate = true") && !generate("generate = false"));
+    assert_eq!(
+        refused(&with("order = ordered", "generate = yes")),
+        "line 3: [slot]: generate = yes: want true or false"
+    );
+    // Who makes the first one has none yet.
+    let without_keys = &CONFIG[..CONFIG.find("[key").unwrap()];
+    let text = without_keys.replacen("order = ordered", "generate = true", 1);
+    assert!(Config::parse(&text, &files).unwrap().keys.is_empty());
+}
+
+#[test]
 fn members_may_take_turns() {
     assert_eq!(Config::parse(&with("ordered", "spread"), &files).unwrap().order, Order::Spread);
 }

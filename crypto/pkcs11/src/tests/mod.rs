@@ -1,6 +1,7 @@
 mod asynchronous;
 mod config;
 mod fuzz;
+mod generate;
 mod objects;
 mod pool;
 mod protocol;

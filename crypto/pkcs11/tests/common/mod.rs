@@ -109,8 +109,12 @@ impl Module {
     }
 
     pub fn session(&self) -> CK_SESSION_HANDLE {
+        self.session_with(CKF_SERIAL_SESSION)
+    }
+
+    pub fn session_with(&self, flags: CK_FLAGS) -> CK_SESSION_HANDLE {
         let mut session = 0;
-        assert_eq!(call!(self.table, C_OpenSession(0, CKF_SERIAL_SESSION, null_mut(), None, &mut session)), CKR_OK);
+        assert_eq!(call!(self.table, C_OpenSession(0, flags, null_mut(), None, &mut session)), CKR_OK);
         session
     }
 

@@ -105,21 +105,11 @@ impl Tokens {
     pub fn token(&mut self, label: &str, keys: &[(&str, Kind)]) {
         let table = functions_of(&self.module("setup"));
         assert_eq!(call!(table, C_Initialize(null_mut())), CKR_OK);
-        let slot = |wanted: &dyn Fn(&CK_TOKEN_INFO) -> bool| {
-            let (mut slots, mut count) = ([0; 16], 16);
-            assert_eq!(call!(table, C_GetSlotList(CK_TRUE, slots.as_mut_ptr(), &mut count)), CKR_OK);
-            let found = slots[..count as usize].iter().find(|slot| {
-                let mut info = CK_TOKEN_INFO::default();
-                call!(table, C_GetTokenInfo(**slot, &mut info)) == CKR_OK && wanted(&info)
-            });
-            *found.expect("no slot with such a token")
-        };
-        let mut padded = [b' '; 32];
-        padded[..label.len()].copy_from_slice(label.as_bytes());
+        let mut padded = padded(label);
         let (mut so_pin, mut pin) = (*b"87654321", *b"1234");
-        let free = slot(&|info| info.flags & CKF_TOKEN_INITIALIZED == 0);
+        let free = slot(table, |info| info.flags & CKF_TOKEN_INITIALIZED == 0);
         assert_eq!(call!(table, C_InitToken(free, so_pin.as_mut_ptr(), 8, padded.as_mut_ptr())), CKR_OK);
-        let slot = slot(&|info| info.label == padded);
+        let slot = slot(table, |info| info.label == padded);
         let mut session = 0;
         let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
         assert_eq!(call!(table, C_OpenSession(slot, flags, null_mut(), None, &mut session)), CKR_OK);
@@ -128,15 +118,47 @@ impl Tokens {
         assert_eq!(call!(table, C_Logout(session)), CKR_OK);
         assert_eq!(call!(table, C_Login(session, CKU_USER, pin.as_mut_ptr(), 4)), CKR_OK);
         for (label, kind) in keys {
-            let der = generate(table, session, label, *kind);
-            fs::write(self.dir.join("der"), der).unwrap();
-            let (der, public) = (self.dir.join("der"), self.public_key(label));
-            let (der, public) = (der.to_str().unwrap(), public.to_str().unwrap());
-            // OpenSSL reads it, and so the public key is one.
-            run("openssl", &["pkey", "-pubin", "-inform", "DER", "-in", der, "-pubout", "-out", public]);
+            let der = generate(table, session, label, *kind).unwrap_or_else(|code| panic!("{label}: {code:#x}"));
+            self.publish(label, &der);
         }
         assert_eq!(call!(table, C_Finalize(null_mut())), CKR_OK);
         self.labels.push(label.into());
+    }
+
+    /// Writes a public key to its file.
+    pub fn publish(&self, label: &str, der: &[u8]) {
+        fs::write(self.dir.join("der"), der).unwrap();
+        let (der, public) = (self.dir.join("der"), self.public_key(label));
+        let (der, public) = (der.to_str().unwrap(), public.to_str().unwrap());
+        // OpenSSL reads it, and so the public key is one.
+        run("openssl", &["pkey", "-pubin", "-inform", "DER", "-in", der, "-pubout", "-out", public]);
+    }
+
+    /// What a token itself says of its only private key with a label: whether each of these attributes is true.
+    pub fn private_key(&self, token: &str, label: &str, types: &[CK_ATTRIBUTE_TYPE]) -> Vec<bool> {
+        let table = functions_of(&self.module("setup"));
+        assert_eq!(call!(table, C_Initialize(null_mut())), CKR_OK);
+        let name = padded(token);
+        let slot = slot(table, |info| info.label == name);
+        let (mut session, mut pin) = (0, *b"1234");
+        assert_eq!(call!(table, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut session)), CKR_OK);
+        assert_eq!(call!(table, C_Login(session, CKU_USER, pin.as_mut_ptr(), 4)), CKR_OK);
+        let class = CKO_PRIVATE_KEY;
+        let mut template = [attribute(CKA_CLASS, &class), attribute(CKA_LABEL, label.as_bytes())];
+        let (mut found, mut count) = ([0; 2], 0);
+        assert_eq!(call!(table, C_FindObjectsInit(session, template.as_mut_ptr(), 2)), CKR_OK);
+        assert_eq!(call!(table, C_FindObjects(session, found.as_mut_ptr(), 2, &mut count)), CKR_OK);
+        assert_eq!(call!(table, C_FindObjectsFinal(session)), CKR_OK);
+        assert_eq!(count, 1, "private keys with the label {label}");
+        let is = |type_| {
+            let mut value = 9u8;
+            let mut wanted = CK_ATTRIBUTE { type_, pValue: (&raw mut value).cast(), ulValueLen: 1 };
+            assert_eq!(call!(table, C_GetAttributeValue(session, found[0], &mut wanted, 1)), CKR_OK, "{label}: {type_:#x}");
+            value == CK_TRUE
+        };
+        let said = types.iter().map(|type_| is(*type_)).collect();
+        assert_eq!(call!(table, C_Finalize(null_mut())), CKR_OK);
+        said
     }
 
     /// A configuration over members that are named as their tokens.
@@ -165,8 +187,30 @@ impl Drop for Tokens {
     }
 }
 
+fn padded(label: &str) -> [u8; 32] {
+    let mut padded = [b' '; 32];
+    padded[..label.len()].copy_from_slice(label.as_bytes());
+    padded
+}
+
+/// The first slot with such a token.
+fn slot(table: &CK_FUNCTION_LIST, wanted: impl Fn(&CK_TOKEN_INFO) -> bool) -> CK_SLOT_ID {
+    let (mut slots, mut count) = ([0; 16], 16);
+    assert_eq!(call!(table, C_GetSlotList(CK_TRUE, slots.as_mut_ptr(), &mut count)), CKR_OK);
+    let found = slots[..count as usize].iter().find(|slot| {
+        let mut info = CK_TOKEN_INFO::default();
+        call!(table, C_GetTokenInfo(**slot, &mut info)) == CKR_OK && wanted(&info)
+    });
+    *found.expect("no slot with such a token")
+}
+
 /// Generates a pair of keys that signs, and returns the public one as its SubjectPublicKeyInfo.
-fn generate(table: &CK_FUNCTION_LIST, session: CK_SESSION_HANDLE, label: &str, kind: Kind) -> Vec<u8> {
+pub fn generate(
+    table: &CK_FUNCTION_LIST,
+    session: CK_SESSION_HANDLE,
+    label: &str,
+    kind: Kind,
+) -> Result<Vec<u8>, CK_RV> {
     let (yes, no): (CK_BBOOL, CK_BBOOL) = (CK_TRUE, CK_FALSE);
     let exponent = [1u8, 0, 1];
     let mut public = vec![
@@ -214,7 +258,9 @@ fn generate(table: &CK_FUNCTION_LIST, session: CK_SESSION_HANDLE, label: &str, k
             &mut private_key
         )
     );
-    assert_eq!(made, CKR_OK, "{label}");
+    if made != CKR_OK {
+        return Err(made);
+    }
     let value = |type_| {
         let mut room = vec![0u8; 4096];
         let mut wanted = CK_ATTRIBUTE { type_, pValue: room.as_mut_ptr().cast(), ulValueLen: 4096 };
@@ -223,7 +269,7 @@ fn generate(table: &CK_FUNCTION_LIST, session: CK_SESSION_HANDLE, label: &str, k
         room
     };
     let info = |algorithm: &[&[u8]], key: &[u8]| der(0x30, &[&der(0x30, algorithm), &der(3, &[&[0], key])]);
-    match kind {
+    Ok(match kind {
         Kind::Rsa(_) => {
             let positive = |number: Vec<u8>| der(2, &[&[0][..number[0] as usize >> 7], &number]);
             let (modulus, exponent) = (positive(value(CKA_MODULUS)), positive(value(CKA_PUBLIC_EXPONENT)));
@@ -239,7 +285,7 @@ fn generate(table: &CK_FUNCTION_LIST, session: CK_SESSION_HANDLE, label: &str, k
             let arc = 16 + set as u8; // CKP_ML_DSA_44 is 1, id-ml-dsa-44 is 2.16.840.1.101.3.4.3.17
             info(&[&der(6, &[&[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 3, arc]])], &value(CKA_VALUE))
         }
-    }
+    })
 }
 
 /// An element of DER.
