@@ -143,12 +143,15 @@ impl Pool {
 
     fn made<'a>(&self, member: &'a Arc<Member>, algorithm: Algorithm, name: &KeyName) -> Outcome<'a, PublicKey> {
         let wanted = name.clone();
-        let made = member.call(GENERATE_TIME + member.timeout(), move |session| generate_once(session, algorithm, &wanted));
+        let made =
+            member.call(GENERATE_TIME + member.timeout(), move |session| generate_once(session, algorithm, &wanted));
         member.key_changed(name);
         let found = made.and_then(|made| made).map_err(|e| {
             let what = match refused(&e) {
                 true => e.to_string(),
-                false => format!("{e}; it may have made the key all the same: look for it there before it is asked again"),
+                false => {
+                    format!("{e}; it may have made the key all the same: look for it there before it is asked again")
+                }
             };
             (member, Failure::new(programs(&e), what))
         })?;

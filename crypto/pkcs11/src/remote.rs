@@ -131,9 +131,7 @@ impl RemoteSession {
             _ => self.timeout,
         };
         let answer = self.exchange(id, &frame, time).map_err(|e| match e.kind() {
-            io::ErrorKind::TimedOut => {
-                self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis()))
-            }
+            io::ErrorKind::TimedOut => self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis())),
             // An hsmd that restarts closes its connections: the next one may work.
             io::ErrorKind::UnexpectedEof => self.failure(CKR_SESSION_CLOSED, &"it closed the connection"),
             _ => self.failure(CKR_SESSION_CLOSED, &e),

@@ -63,7 +63,9 @@ const MECHANISMS: [CK_MECHANISM_TYPE; 10] = [
 fn started() -> Module {
     let dir = folder("arguments");
     let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
-    let mut text = "[slot]\ngenerate = true\n[member none]\nretry = 60s\nmodule = /none.so\ntoken = t\npin-file = /none\n".to_string();
+    let mut text =
+        "[slot]\ngenerate = true\n[member none]\nretry = 60s\nmodule = /none.so\ntoken = t\npin-file = /none\n"
+            .to_string();
     for key in ["rsa", "p256", "mldsa65"] {
         text += &format!("[key {key}]\npublic-key = {}/{key}.pem\n", keys.display());
     }
@@ -95,7 +97,8 @@ fn generate(random: &mut Random, table: &CK_FUNCTION_LIST, session: CK_SESSION_H
     let mut rooms = [const { [const { vec![] }; 4] }; 2];
     let mut curve = [6u8, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
     let mut label = *b"new";
-    let mut templates = rooms.each_mut().map(|room| if random.below(2) == 0 { vec![] } else { attributes(random, room) });
+    let mut templates =
+        rooms.each_mut().map(|room| if random.below(2) == 0 { vec![] } else { attributes(random, room) });
     let curve = CK_ATTRIBUTE { type_: CKA_EC_PARAMS, pValue: curve.as_mut_ptr().cast(), ulValueLen: 10 };
     let label = CK_ATTRIBUTE { type_: CKA_LABEL, pValue: label.as_mut_ptr().cast(), ulValueLen: 3 };
     templates[0].extend([curve, label]);

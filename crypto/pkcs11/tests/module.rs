@@ -173,7 +173,8 @@ fn only_sessions_that_read_are_opened() {
 #[test]
 fn where_keys_may_be_made_sessions_write_and_mechanisms_are_there() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generate.conf");
-    fs::write(&path, "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n").unwrap();
+    fs::write(&path, "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n")
+        .unwrap();
     let states = |path: &Path| {
         let module = Module::started(path);
         let (mut token, mut count) = (CK_TOKEN_INFO::default(), 0);
@@ -190,7 +191,11 @@ fn where_keys_may_be_made_sessions_write_and_mechanisms_are_there() {
     for (flags, state) in [(0, CKS_RO_USER_FUNCTIONS), (CKF_RW_SESSION, CKS_RW_USER_FUNCTIONS)] {
         let session = module.session_with(CKF_SERIAL_SESSION | flags);
         assert_eq!(call!(module.table, C_GetSessionInfo(session, &mut info)), CKR_OK);
-        assert_eq!((info.state, info.flags), (state, CKF_SERIAL_SESSION | flags), "pkcs11-provider wants no PIN for it");
+        assert_eq!(
+            (info.state, info.flags),
+            (state, CKF_SERIAL_SESSION | flags),
+            "pkcs11-provider wants no PIN for it"
+        );
     }
 }
 

@@ -81,8 +81,8 @@ impl Setup {
     /// Whether programs may have keys made.
     fn generate(&self, may: bool) {
         let text = fs::read_to_string(self.path("qtls.conf")).unwrap();
-        let lines: String = text.lines().filter(|l| !l.starts_with("generate")).map(|l| format!("{l}\n")).collect();
-        let text = lines.replacen("[slot]\n", &format!("[slot]\ngenerate = {may}\n"), 1);
+        let text = ["true", "false"].iter().fold(text, |text, was| text.replace(&format!("generate = {was}\n"), ""));
+        let text = text.replacen("[slot]\n", &format!("[slot]\ngenerate = {may}\n"), 1);
         fs::write(self.path("qtls.conf"), text).unwrap();
     }
 
@@ -269,7 +269,10 @@ fn keys_that_genpkey_makes_in_the_token_are_certified() {
         let secret = fs::read_to_string(setup.path("made.pem")).unwrap();
         assert!(secret.contains("BEGIN PKCS#11 PROVIDER URI"), "{key}: a name, and no key: {secret}");
         let public = setup.tokens.public_key(key);
-        assert!(setup.check(&["pkey", "-pubin", "-in", "made.pub", "-pubout", "-out", public.to_str().unwrap()]), "{key}");
+        assert!(
+            setup.check(&["pkey", "-pubin", "-in", "made.pub", "-pubout", "-out", public.to_str().unwrap()]),
+            "{key}"
+        );
 
         // The label is taken now.
         let (output, text) = done(&mut setup.with_token(&genpkey(algorithm, options, &name)));

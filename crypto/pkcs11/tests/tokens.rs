@@ -73,7 +73,8 @@ fn keys_are_made_that_never_leave(software: Software) {
     let made = signatures(&tokens, &module);
     drop(module);
     for (label, _) in software.keys() {
-        let types = [CKA_TOKEN, CKA_PRIVATE, CKA_SENSITIVE, CKA_NEVER_EXTRACTABLE, CKA_LOCAL, CKA_SIGN, CKA_EXTRACTABLE];
+        let types =
+            [CKA_TOKEN, CKA_PRIVATE, CKA_SENSITIVE, CKA_NEVER_EXTRACTABLE, CKA_LOCAL, CKA_SIGN, CKA_EXTRACTABLE];
         let said = tokens.private_key("a", label, &types);
         assert_eq!(said, [true, true, true, true, true, true, false], "{label}: what the token itself says");
     }

@@ -137,7 +137,8 @@ fn what_openssl_asks_for_is_understood() {
 
 #[test]
 fn what_is_left_out_is_as_every_key_is() {
-    let of_the_template = [CKA_TOKEN, CKA_PRIVATE, CKA_SENSITIVE, CKA_SIGN, CKA_VERIFY, CKA_DERIVE, CKA_WRAP, CKA_UNWRAP];
+    let of_the_template =
+        [CKA_TOKEN, CKA_PRIVATE, CKA_SENSITIVE, CKA_SIGN, CKA_VERIFY, CKA_DERIVE, CKA_WRAP, CKA_UNWRAP];
     let asked = of_the_template.into_iter().fold(Asked::ec(&P256), Asked::without).without(CKA_ID);
     assert_eq!(asked.wanted(), Ok((Algorithm::Ec { curve: &P256 }, KeyName { label: "new".into(), id: vec![] })));
     let asked = Asked::rsa(2048).without(CKA_PUBLIC_EXPONENT);
@@ -218,7 +219,8 @@ fn what_a_key_cannot_be_is_refused_and_not_left_out() {
 #[test]
 fn a_label_is_one_that_a_file_can_have() {
     for label in ["web", "acme web 2026", "a#b", "a]", "[key a]", "é", "="] {
-        let text = format!("[member a]\nmodule = /a\ntoken = t\npin-file = /p\n[key {label}]\npublic-key = /keys/rsa.pem");
+        let text =
+            format!("[member a]\nmodule = /a\ntoken = t\npin-file = /p\n[key {label}]\npublic-key = /keys/rsa.pem");
         assert!(can_name(label), "{label:?}");
         assert_eq!(Config::parse(&text, &files).unwrap().keys[0].label, label);
     }
@@ -329,8 +331,7 @@ struct DeviceSession {
 
 impl Token for DeviceToken {
     fn open(&self) -> Result<Box<dyn Session>> {
-        let mut session =
-            DeviceSession { device: self.0.clone(), generation: self.0.generation.load(SeqCst) };
+        let mut session = DeviceSession { device: self.0.clone(), generation: self.0.generation.load(SeqCst) };
         session.check()?;
         Ok(Box::new(session))
     }
@@ -403,7 +404,8 @@ struct Two {
 impl Two {
     fn new() -> Two {
         let (a, b) = (Arc::new(Device::default()), Arc::new(Device::default()));
-        let text = CONFIG.replacen("[slot]", "[slot]\ngenerate = true", 1).replace("timeout = 2000ms", "timeout = 60000ms");
+        let text =
+            CONFIG.replacen("[slot]", "[slot]\ngenerate = true", 1).replace("timeout = 2000ms", "timeout = 60000ms");
         let config = Arc::new(Config::parse(&text, &files).unwrap());
         let token = |m: &crate::config::Member| -> Box<dyn Token> {
             Box::new(DeviceToken(if m.name == "a" { a.clone() } else { b.clone() }))
@@ -521,7 +523,8 @@ fn what_a_member_refuses_no_other_is_asked_for() {
 
 #[test]
 fn an_answer_that_is_lost_makes_no_second_key() {
-    let lost = [CKR_SESSION_CLOSED, CKR_SESSION_HANDLE_INVALID, CKR_OBJECT_HANDLE_INVALID, CKR_DEVICE_ERROR, 0x8000_0001];
+    let lost =
+        [CKR_SESSION_CLOSED, CKR_SESSION_HANDLE_INVALID, CKR_OBJECT_HANDLE_INVALID, CKR_DEVICE_ERROR, 0x8000_0001];
     for code in lost {
         let two = Two::new();
         *lock(&two.a.loses) = Some(code);

@@ -153,7 +153,11 @@ impl Tokens {
         let is = |type_| {
             let mut value = 9u8;
             let mut wanted = CK_ATTRIBUTE { type_, pValue: (&raw mut value).cast(), ulValueLen: 1 };
-            assert_eq!(call!(table, C_GetAttributeValue(session, found[0], &mut wanted, 1)), CKR_OK, "{label}: {type_:#x}");
+            assert_eq!(
+                call!(table, C_GetAttributeValue(session, found[0], &mut wanted, 1)),
+                CKR_OK,
+                "{label}: {type_:#x}"
+            );
             value == CK_TRUE
         };
         let said = types.iter().map(|type_| is(*type_)).collect();
