@@ -68,16 +68,17 @@ func formatFormerKeys(keys []formerKey) string {
 // formerKeys are those that a certificate has had when the next key is stored:
 // what was to be destroyed before, and what serves until now. A key that was
 // there before it was used is not among them, nor one that serves on, whichever
-// pool it comes by. It is pure.
+// pool it comes by, nor one that was made for another certificate, whose Secret
+// this one may be a copy of. It is pure.
 func (s state) formerKeys(next keypair.Reference, now time.Time) []formerKey {
 	if s.Secret == nil {
 		return nil
 	}
 	present, inHSM := s.presentKey()
 	keys := slices.DeleteFunc(parseFormerKeys(s.Secret.Annotations[v1alpha1.AnnotationPreviousKeys]), func(k formerKey) bool {
-		return k.Label == present.Label || k.Label == next.Label
+		return k.Label == present.Label || k.Label == next.Label || !madeUnder(s.Secret.Name, k.Label)
 	})
-	made := s.Has.Issued != nil && s.Has.Key == ""
+	made := s.Has.Issued != nil && s.Has.Key == "" && madeUnder(s.Secret.Name, present.Label)
 	if inHSM && made && present.Label != next.Label {
 		keys = append(keys, formerKey{present, now})
 	}

@@ -14,7 +14,12 @@ import (
 
 func TestWhichKeysAreFormerOnes(t *testing.T) {
 	now := issuedAt.Add(48 * time.Hour)
-	key := func(pool, label string) keypair.Reference { return keypair.Reference{Pool: pool, Label: label} }
+	key := func(pool, name string) keypair.Reference {
+		return keypair.Reference{Pool: pool, Label: "web-ecdsa-p256-1-" + name + "abcdef"}
+	}
+	anothers := func(pool string) keypair.Reference {
+		return keypair.Reference{Pool: pool, Label: "web2-ecdsa-p256-1-k3abcdef"}
+	}
 	before := []formerKey{{key("a", "k1"), issuedAt}, {key("a", "k2"), now.Add(-time.Minute)}}
 	made, issued := record{}, metav1.NewTime(issuedAt)
 	made.Issued = &issued
@@ -33,11 +38,13 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 		"one of before serves":             {key("b", "k1").PEM(), existing, key("b", "k4"), before[1:]},
 		"one that was there before":        {key("a", "k3").PEM(), existing, key("a", "k4"), before},
 		"nobody knows whether it was made": {key("a", "k3").PEM(), record{}, key("a", "k4"), before},
+		"another certificate's":            {anothers("a").PEM(), made, key("a", "k4"), before},
 		"a key in a Secret":                {[]byte("-----BEGIN PRIVATE KEY-----"), made, key("a", "k4"), before},
 		"back into a Secret":               {key("a", "k3").PEM(), made, keypair.Reference{}, append(slices.Clone(before), formerKey{key("a", "k3"), now})},
 	} {
 		s := state{Has: c.has, Secret: &corev1.Secret{Data: map[string][]byte{corev1.TLSPrivateKeyKey: c.present}}}
-		s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(before)}
+		s.Secret.Name = "web-ecdsa-p256"
+		s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(append(slices.Clone(before), formerKey{anothers("b"), issuedAt}))}
 		if got := s.formerKeys(c.next, now); !slices.EqualFunc(got, c.want, sameFormer) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
@@ -49,6 +56,27 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 
 func sameFormer(a, b formerKey) bool {
 	return a.Reference == b.Reference && a.replaced.Equal(b.replaced)
+}
+
+func TestWhoseKeyALabelIs(t *testing.T) {
+	const secret = "web-ecdsa-p256"
+	for label, want := range map[string]bool{
+		"web-ecdsa-p256-1-abcdefgh":              true,
+		"web-ecdsa-p256-12-abcdefgh":             true,
+		"web2-ecdsa-p256-1-abcdefgh":             false,
+		"web-ecdsa-p384-1-abcdefgh":              false,
+		"web-ecdsa-p256-1-ecdsa-p256-1-abcdefgh": false, // of PQCCertificate web-ecdsa-p256-1
+		"web-ecdsa-p256-x-abcdefgh":              false,
+		"web-ecdsa-p256-1-abc":                   false,
+		"web-ecdsa-p256-1-":                      false,
+		"web-ecdsa-p256":                         false,
+		"1-abcdefgh":                             false,
+		"":                                       false,
+	} {
+		if madeUnder(secret, label) != want {
+			t.Errorf("the key %q was made for Secret %s: %t", label, secret, !want)
+		}
+	}
 }
 
 // Two renewals close together take no key from gateways that follow.
@@ -64,13 +92,15 @@ func TestWhenAFormerKeyIsIdle(t *testing.T) {
 func TestTheListOfFormerKeysStaysShort(t *testing.T) {
 	var many []formerKey
 	for range 2 * mostFormer {
-		many = append(many, formerKey{keypair.Reference{Pool: "a", Label: "old"}, issuedAt})
+		many = append(many, formerKey{keypair.Reference{Pool: "a", Label: "web-ecdsa-p256-1-abcdefgh"}, issuedAt})
 	}
-	many = append(many, formerKey{keypair.Reference{Pool: "a", Label: "latest"}, issuedAt})
+	const latest = "web-ecdsa-p256-2-abcdefgh"
+	many = append(many, formerKey{keypair.Reference{Pool: "a", Label: latest}, issuedAt})
 	s := state{Secret: &corev1.Secret{}}
+	s.Secret.Name = "web-ecdsa-p256"
 	s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(many)}
 	got := s.formerKeys(keypair.Reference{}, issuedAt)
-	if len(got) != mostFormer || got[mostFormer-1].Label != "latest" {
+	if len(got) != mostFormer || got[mostFormer-1].Label != latest {
 		t.Errorf("%d keys, the last of them %+v", len(got), got[len(got)-1])
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -225,9 +226,21 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 	return err != nil || s.Want.Key != "" || madeFor(pending, reference)
 }
 
-// labelPrefix begins the labels of the keys that are made for a revision.
+// labelPrefix begins the labels of the keys that are made for a revision, which
+// labelRandom letters and digits end.
 func labelPrefix(secretName string, revision int64) string {
 	return fmt.Sprintf("%s-%d-", secretName, revision)
+}
+
+const labelRandom = 8
+
+// madeUnder says whether a label is that of a key which was made for a
+// certificate's Secret, in whichever revision.
+func madeUnder(secretName, label string) bool {
+	rest, _ := strings.CutPrefix(label, secretName+"-")
+	number, random, _ := strings.Cut(rest, "-")
+	revision, err := strconv.ParseInt(number, 10, 64)
+	return err == nil && strings.HasPrefix(label, labelPrefix(secretName, revision)) && len(random) == labelRandom && !strings.Contains(random, "-")
 }
 
 // madeFor says whether a pending Secret's key is made for it: neither one that
@@ -260,7 +273,7 @@ func (i *issuance) newKey(revision int64) ([]byte, error) {
 	if s.Want.HSM != "" {
 		// Nobody else has a key of this label: other clusters may have one of the
 		// Secret's name.
-		label := labelPrefix(i.secretName, revision) + strings.ToLower(rand.Text()[:8])
+		label := labelPrefix(i.secretName, revision) + strings.ToLower(rand.Text()[:labelRandom])
 		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), nil
 	}
 	key, err := pki.GenerateKey(i.algorithm)
