@@ -196,6 +196,7 @@ type HSMPoolReference struct {
 // that signs cert-manager CertificateRequests.
 //
 // +kubebuilder:validation:XValidation:rule="self.group != 'qtls.dev' || self.kind in ['PQCIssuer','PQCClusterIssuer']",message="kind: PQCIssuer or PQCClusterIssuer in group qtls.dev; for a cert-manager issuer set group to cert-manager.io"
+// +kubebuilder:validation:XValidation:rule="self.group != 'cert-manager.io' || self.kind in ['Issuer','ClusterIssuer']",message="kind: Issuer or ClusterIssuer in group cert-manager.io"
 type IssuerReference struct {
 	// name of the issuer.
 	// +required

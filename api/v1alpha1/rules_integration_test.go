@@ -283,6 +283,8 @@ var ruleCases = map[string][]ruleCase{
 		{"renewed in time, by default", "spec: {dnsNames: [a], renewBefore: 2159h, issuerRef: {name: a}}", ""},
 		{"our issuers", "spec: {dnsNames: [a], issuerRef: {name: a, kind: PQCClusterIssuer}}", ""},
 		{"cert-manager's issuers", "spec: {dnsNames: [a], issuerRef: {name: a, kind: ClusterIssuer, group: cert-manager.io}}", ""},
+		{"our kind in cert-manager's group", "spec: {dnsNames: [a], issuerRef: {name: a, group: cert-manager.io}}", "kind: Issuer or ClusterIssuer in group cert-manager.io"},
+		{"others' issuers", "spec: {dnsNames: [a], issuerRef: {name: a, kind: VaultIssuer, group: example.com}}", ""},
 		{"cert-manager's kind in our group", "spec: {dnsNames: [a], issuerRef: {name: a, kind: ClusterIssuer}}", "for a cert-manager issuer set group to cert-manager.io"},
 		{"algorithm twice", "spec: {dnsNames: [a], algorithms: [ML-DSA-65, ML-DSA-65], issuerRef: {name: a}}", "Duplicate value"},
 		{"every algorithm", "spec: {dnsNames: [a], algorithms: [ML-DSA-44, ML-DSA-65, ML-DSA-87, ECDSA-P256, ECDSA-P384, RSA-2048, RSA-3072, RSA-4096], issuerRef: {name: a}}", ""},

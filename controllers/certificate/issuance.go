@@ -466,14 +466,20 @@ func (i *issuance) create(ctx context.Context, pending *corev1.Secret, key crypt
 	case err == nil:
 		return cr, nil
 	case apierrors.IsAlreadyExists(err):
-		return nil, i.inTheWay(ctx, cr.Name)
+		return nil, i.inTheWay(ctx, pending, cr.Name)
 	case meta.IsNoMatchError(err):
 		return nil, conditions.Waiting(10*time.Second, v1alpha1.ReasonCertManagerNotFound,
 			"cert-manager is no longer installed: the kind CertificateRequest (cert-manager.io/v1) is gone")
 	case isRefusal(err):
-		return nil, conditions.Waiting(backoff(1), v1alpha1.ReasonRequestFailed, "the API server refuses CertificateRequest %q: %v", cr.Name, err)
+		return nil, conditions.Waiting(i.asLongAgain(pending), v1alpha1.ReasonRequestFailed, "the API server refuses CertificateRequest %q: %v", cr.Name, err)
 	}
 	return nil, fmt.Errorf("CertificateRequest %q: %w", cr.Name, err)
+}
+
+// asLongAgain is when to try again what has not been possible since the key was
+// made.
+func (i *issuance) asLongAgain(pending *corev1.Secret) time.Duration {
+	return asLongAgain(i.now.Sub(pending.CreationTimestamp.Time))
 }
 
 // isRefusal says whether the API server, or an admission webhook, will not have
@@ -493,14 +499,14 @@ func isRefusal(err error) bool {
 
 // inTheWay says what to do about a CertificateRequest of the name that is
 // needed, which the cache did not show.
-func (i *issuance) inTheWay(ctx context.Context, name string) error {
+func (i *issuance) inTheWay(ctx context.Context, pending *corev1.Secret, name string) error {
 	cr := &cmapi.CertificateRequest{}
 	err := i.r.APIReader.Get(ctx, client.ObjectKey{Namespace: i.certificate.Namespace, Name: name}, cr)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("CertificateRequest %q: %w", name, err)
 	}
 	if err == nil && !metav1.IsControlledBy(cr, i.certificate) {
-		return conditions.Waiting(backoff(1), v1alpha1.ReasonRequestFailed, "CertificateRequest %q exists in namespace %q and is not this PQCCertificate's; delete it", name, cr.Namespace)
+		return conditions.Waiting(i.asLongAgain(pending), v1alpha1.ReasonRequestFailed, "CertificateRequest %q exists in namespace %q and is not this PQCCertificate's; delete it", name, cr.Namespace)
 	}
 	return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "CertificateRequest %q was made a moment ago", name)
 }

@@ -96,12 +96,21 @@ func waitForApproval(cr *cmapi.CertificateRequest, now time.Time) error {
 	return conditions.Stalled(v1alpha1.ReasonWaitingForApproval, "%s", message)
 }
 
+// A failed attempt is followed by another after leastBackoff at least, and
+// mostBackoff at most.
+const leastBackoff, mostBackoff = time.Minute, time.Hour
+
 // backoff is how long to wait after a failed attempt: a minute, and twice as
 // long after each further one, up to an hour.
 func backoff(attempt int64) time.Duration {
-	const least, most = time.Minute, time.Hour
 	if attempt > 6 {
-		return most
+		return mostBackoff
 	}
-	return min(least<<max(attempt-1, 0), most)
+	return min(leastBackoff<<max(attempt-1, 0), mostBackoff)
+}
+
+// asLongAgain is how long to wait where attempts leave nothing to count them by:
+// as long as they have failed already.
+func asLongAgain(failing time.Duration) time.Duration {
+	return min(max(failing, leastBackoff), mostBackoff)
 }

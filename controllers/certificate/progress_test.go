@@ -9,6 +9,7 @@ import (
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -108,5 +109,19 @@ func TestBackoffDoublesUpToAnHour(t *testing.T) {
 		if got := backoff(attempt); got != want {
 			t.Errorf("after attempt %d: %s, want %s", attempt, got, want)
 		}
+	}
+}
+
+// What the API server refuses leaves no attempts to count.
+func TestRefusalsAreTriedLessAndLessOften(t *testing.T) {
+	for failing, want := range map[time.Duration]time.Duration{-time.Second: time.Minute, 0: time.Minute, time.Minute: time.Minute, 7 * time.Minute: 7 * time.Minute, 72 * time.Hour: time.Hour} {
+		if got := asLongAgain(failing); got != want {
+			t.Errorf("failing for %s: again after %s, want %s", failing, got, want)
+		}
+	}
+	i := issuance{now: issuedAt}
+	pending := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(issuedAt.Add(-10 * time.Minute))}}
+	if got := i.asLongAgain(pending); got != 10*time.Minute {
+		t.Errorf("ten minutes after the key was made: again after %s", got)
 	}
 }
