@@ -10,6 +10,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/pki"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 	reasonKeyMismatch   = "KeyMismatch"
 	reasonAlgorithm     = "AlgorithmChanged"
 	reasonSpecChanged   = "SpecChanged"
+	reasonNotItsOwn     = "CertificateChanged"
 	reasonExpired       = "Expired"
 	reasonRenewalAsked  = "RenewalRequested"
 	reasonRenewalIsDue  = "RenewalDue"
@@ -64,7 +66,7 @@ type policy func(s state, now time.Time) (reason, message string, violated bool)
 
 // unusable are the policies of a certificate that is not what the spec says:
 // until it is issued the PQCCertificate is not ready.
-var unusable = []policy{secretMissing, secretInvalid, algorithmDiffers, requestedLost, specChanged, expired}
+var unusable = []policy{secretMissing, secretInvalid, algorithmDiffers, requestedLost, specChanged, notItsOwn, expired}
 
 // renewal are those of a certificate that serves on until the next one comes.
 var renewal = []policy{renewalRequested, renewalDue}
@@ -106,6 +108,13 @@ func requestedLost(s state, _ time.Time) (string, string, bool) {
 func specChanged(s state, _ time.Time) (string, string, bool) {
 	fields := s.Has.changes(s.Want)
 	return reasonSpecChanged, fmt.Sprintf("the spec changed in %s", strings.Join(fields, ", ")), len(fields) > 0
+}
+
+// notItsOwn is a sound pair that somebody has put in place of the one that was
+// issued: the annotation says what was asked for, and the certificate what it is.
+func notItsOwn(s state, _ time.Time) (string, string, bool) {
+	err := pki.Wanted{Names: s.Want.names(), IsCA: s.Want.IsCA, Usages: s.Want.extendedUsages()}.Describes(s.Pair.Chain[0])
+	return reasonNotItsOwn, fmt.Sprintf("its Secret was changed: of the certificate that is there now: %v", err), err != nil
 }
 
 func expired(s state, now time.Time) (string, string, bool) {

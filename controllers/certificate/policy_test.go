@@ -24,13 +24,18 @@ func wanted() record {
 }
 
 // issuedSecret is the Secret of a certificate as the controller leaves it.
-func issuedSecret(t *testing.T, algorithm v1alpha1.KeyAlgorithm, life time.Duration) *corev1.Secret {
+func issuedSecret(t *testing.T, algorithm v1alpha1.KeyAlgorithm, life time.Duration, change ...func(*pki.Names)) *corev1.Secret {
 	t.Helper()
 	key, err := pki.GenerateKey(algorithm)
 	if err != nil {
 		t.Fatal(err)
 	}
-	requestPEM, err := pki.NewRequest(key, pki.Names{CommonName: "a"})
+	names := wanted().names()
+	names.CommonName = "a" // a self-signed certificate has to have one
+	for _, f := range change {
+		f(&names)
+	}
+	requestPEM, err := pki.NewRequest(key, names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +71,7 @@ func TestWhenACertificateIsIssuedAnew(t *testing.T) {
 		f(&r)
 		return r
 	}
+	anothers := issuedSecret(t, "ML-DSA-44", 90*time.Hour, func(n *pki.Names) { n.DNSNames = n.DNSNames[:1] })
 	halfWay := issuedAt.Add(45 * time.Hour)
 	for name, c := range map[string]struct {
 		secret  *corev1.Secret
@@ -89,6 +95,7 @@ func TestWhenACertificateIsIssuedAnew(t *testing.T) {
 		"a broken certificate":     {change(func(s *corev1.Secret) { s.Data["tls.crt"] = s.Data["tls.crt"][:100] }), wanted(), 0, halfWay, false, reasonInvalid, "was changed"},
 		"another's key":            {change(func(s *corev1.Secret) { s.Data["tls.key"] = other.Data["tls.key"] }), wanted(), 0, halfWay, false, reasonKeyMismatch, "does not belong"},
 		"another algorithm's pair": {change(func(s *corev1.Secret) { s.Data = rsaless.Data }), wanted(), 0, halfWay, false, reasonAlgorithm, "ECDSA-P256"},
+		"another's pair":           {change(func(s *corev1.Secret) { s.Data = anothers.Data }), wanted(), 0, halfWay, false, reasonNotItsOwn, "it lacks the requested names b.example.com"},
 		"annotation gone":          {change(func(s *corev1.Secret) { delete(s.Annotations, v1alpha1.AnnotationRequested) }), wanted(), 0, halfWay, false, reasonRequestedLost, v1alpha1.AnnotationRequested},
 		"annotation broken":        {change(func(s *corev1.Secret) { s.Annotations[v1alpha1.AnnotationRequested] = "{" }), wanted(), 0, halfWay, false, reasonRequestedLost, v1alpha1.AnnotationRequested},
 		"another name":             {good, want(func(r *record) { r.DNSNames = []string{"c.example.com"} }), 0, halfWay, false, reasonSpecChanged, "dnsNames"},

@@ -74,20 +74,18 @@ type Wanted struct {
 // at the time now.
 func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time) error {
 	leaf := c.Leaf()
-	switch {
+	switch missing := missingUsage(leaf, want.Usages); {
 	case !SameKey(leaf.PublicKey, want.Key):
 		return errors.New("it is for another key than the one requested")
-	case leaf.IsCA != want.IsCA:
-		return fmt.Errorf("it says CA:%t where CA:%t was requested", leaf.IsCA, want.IsCA)
-	case missingUsage(leaf, want.Usages) != "":
-		return fmt.Errorf("it lacks %s", missingUsage(leaf, want.Usages))
+	case missing != "":
+		return fmt.Errorf("it lacks %s", missing)
 	case !now.Before(leaf.NotAfter):
 		return fmt.Errorf("it expired at %s", stamp(leaf.NotAfter))
 	case leaf.NotBefore.Sub(now) > skew:
 		return fmt.Errorf("it is not valid before %s", stamp(leaf.NotBefore))
 	}
-	if missing := missingNames(leaf, want); len(missing) > 0 {
-		return fmt.Errorf("it lacks the requested names %s", strings.Join(missing, ", "))
+	if err := want.Describes(leaf); err != nil {
+		return err
 	}
 	if len(authorities) == 0 {
 		authorities = []*x509.Certificate{c.Anchor}
@@ -104,6 +102,18 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 		if err := c.verify(authorities, usage, at); err != nil {
 			return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
 		}
+	}
+	return nil
+}
+
+// Describes says in which way a certificate is not whose it should be: by its
+// names, and by its being an authority's.
+func (w Wanted) Describes(c *x509.Certificate) error {
+	if c.IsCA != w.IsCA {
+		return fmt.Errorf("it says CA:%t where CA:%t was requested", c.IsCA, w.IsCA)
+	}
+	if missing := missingNames(c, w); len(missing) > 0 {
+		return fmt.Errorf("it lacks the requested names %s", strings.Join(missing, ", "))
 	}
 	return nil
 }
