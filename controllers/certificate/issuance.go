@@ -82,7 +82,7 @@ func (i *issuance) observe(secret *corev1.Secret) state {
 }
 
 // ownSecret reads a Secret; nil if there is none. One that is not this
-// PQCCertificate's is an error: it is never overwritten.
+// PQCCertificate's is an error: it is never overwritten. One that was is so again.
 func (i *issuance) ownSecret(ctx context.Context, name string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := i.r.APIReader.Get(ctx, client.ObjectKey{Namespace: i.certificate.Namespace, Name: name}, secret)
@@ -91,11 +91,33 @@ func (i *issuance) ownSecret(ctx context.Context, name string) (*corev1.Secret, 
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("Secret %q: %w", name, err)
-	case !metav1.IsControlledBy(secret, i.certificate):
-		return nil, conditions.Stalled(v1alpha1.ReasonSecretNotOwned,
-			"Secret %q exists in namespace %q and is not this PQCCertificate's; delete or rename it, or rename the PQCCertificate", name, secret.Namespace)
+	case metav1.IsControlledBy(secret, i.certificate):
+		return secret, nil
+	case restored(secret, i.certificate):
+		return secret, i.adopt(ctx, secret)
 	}
-	return secret, nil
+	return nil, conditions.Stalled(v1alpha1.ReasonSecretNotOwned,
+		"Secret %q exists in namespace %q and is not this PQCCertificate's; delete or rename it, or rename the PQCCertificate; or, for it to be taken over, give it the label %s=%s and no owner that controls it (metadata.ownerReferences)",
+		name, secret.Namespace, v1alpha1.LabelCertificate, v1alpha1.LabelValue(i.certificate.Name))
+}
+
+// restored says whether a Secret comes from a backup of a PQCCertificate's, or was
+// marked as its own: it has the label, and nobody controls it.
+func restored(secret *corev1.Secret, c *v1alpha1.PQCCertificate) bool {
+	return metav1.GetControllerOf(secret) == nil && secret.Labels[v1alpha1.LabelCertificate] == v1alpha1.LabelValue(c.Name)
+}
+
+// adopt a Secret as it is.
+func (i *issuance) adopt(ctx context.Context, secret *corev1.Secret) error {
+	before := secret.DeepCopy()
+	secret.OwnerReferences = append(secret.OwnerReferences, *metav1.NewControllerRef(i.certificate, certificateKind))
+	err := i.r.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsConflict(err) {
+		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", secret.Name)
+	} else if err != nil {
+		return fmt.Errorf("Secret %q: %w", secret.Name, err)
+	}
+	return nil
 }
 
 // advance takes the issuance to its end, or as far as it goes now: the error

@@ -389,6 +389,47 @@ func TestSomebodyElsesSecretIsNeverOverwritten(t *testing.T) {
 	}
 }
 
+// A backup has labels and annotations, and owners that are no more are left out of
+// it: what it restores is this PQCCertificate's again, with its key.
+func TestSecretsFromABackupAreTakenOver(t *testing.T) {
+	w := withCA(t)
+	root := &v1alpha1.PQCCertificate{}
+	root.Namespace, root.Name = w.namespace, "root"
+	w.get(root)
+	backup := func(name string) *corev1.Secret {
+		s := w.secret(name)
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: s.Labels, Annotations: s.Annotations}, Type: s.Type, Data: s.Data}
+	}
+	saved := []client.Object{backup("root-ml-dsa-65"), backup("root-ecdsa-p256")}
+	spec := root.Spec
+	w.stop()
+	if err := w.Delete(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range saved {
+		if err := w.Delete(t.Context(), w.secret(s.GetName())); err != nil { // as the garbage collector does
+			t.Fatal(err)
+		}
+	}
+
+	again := &v1alpha1.PQCCertificate{ObjectMeta: metav1.ObjectMeta{Name: "root"}, Spec: spec}
+	brought := saved[1].(*corev1.Secret)
+	delete(brought.Annotations, v1alpha1.AnnotationRequested) // and one that never was: a CA's own key
+	w.create(saved...)
+	w.create(again)
+	w.start(nil)
+	w.issued(again)
+	for _, s := range saved {
+		now := w.secret(s.GetName())
+		if !metav1.IsControlledBy(now, again) || !bytes.Equal(now.Data[corev1.TLSPrivateKeyKey], s.(*corev1.Secret).Data[corev1.TLSPrivateKeyKey]) {
+			t.Errorf("Secret %s: owners %+v, or another key", now.Name, now.OwnerReferences)
+		}
+	}
+	if now := w.secret("root-ml-dsa-65"); !bytes.Equal(now.Data[corev1.TLSCertKey], saved[0].(*corev1.Secret).Data[corev1.TLSCertKey]) {
+		t.Error("it was issued anew, though it was whole")
+	}
+}
+
 func TestRenewalByTheClock(t *testing.T) {
 	w := withCA(t)
 	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")

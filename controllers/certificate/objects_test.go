@@ -362,6 +362,32 @@ func TestSecretsReplaceOnlyWhatWasLookedAt(t *testing.T) {
 	}
 }
 
+func TestWhichSecretsAreTakenOver(t *testing.T) {
+	of := func(c *v1alpha1.PQCCertificate) []metav1.OwnerReference {
+		return []metav1.OwnerReference{*metav1.NewControllerRef(c, certificateKind)}
+	}
+	former := web()
+	former.UID = "uid-0"
+	bystander := of(former)
+	bystander[0].Controller = nil
+	for name, c := range map[string]struct {
+		labels map[string]string
+		owners []metav1.OwnerReference
+		want   bool
+	}{
+		"with the label":                  {map[string]string{v1alpha1.LabelCertificate: "web"}, nil, true},
+		"whose owner does not control it": {map[string]string{v1alpha1.LabelCertificate: "web"}, bystander, true},
+		"without the label":               {nil, nil, false},
+		"with another's label":            {map[string]string{v1alpha1.LabelCertificate: "web2"}, nil, false},
+		"that goes with its former owner": {map[string]string{v1alpha1.LabelCertificate: "web"}, of(former), false},
+	} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, OwnerReferences: c.owners}}
+		if got := restored(secret, web()); got != c.want {
+			t.Errorf("a Secret %s is taken over: %t", name, got)
+		}
+	}
+}
+
 func TestLongNamesMakeShortLabels(t *testing.T) {
 	long := strings.Repeat("a", 199)
 	for _, name := range []string{"web", long + "b", long + "c"} {
