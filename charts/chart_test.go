@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -299,6 +300,31 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// Names that YAML takes for numbers or truth values, unless they are quoted.
+func TestNamesThatLookLikeSomethingElse(t *testing.T) {
+	r := render(t, `
+watchNamespaces: ["123", "true"]
+nameOverride: "123"
+fullnameOverride: "456"
+priorityClassName: "7"
+imagePullSecrets: ["8"]
+serviceAccount: {name: "9"}
+certManager: {approver: {namespace: "10", serviceAccount: "11"}}
+`)
+	for _, namespace := range []string{"123", "true"} {
+		if role := get[*rbacv1.Role](r, "Role "+namespace+"/456"); role.Labels["app.kubernetes.io/name"] != "123" {
+			t.Errorf("labels %v", role.Labels)
+		}
+	}
+	pod := get[*appsv1.Deployment](r, "Deployment qtls-system/456").Spec.Template.Spec
+	if pod.PriorityClassName != "7" || pod.ImagePullSecrets[0].Name != "8" || pod.ServiceAccountName != "9" {
+		t.Errorf("priority class %q, pull secrets %v, account %q", pod.PriorityClassName, pod.ImagePullSecrets, pod.ServiceAccountName)
+	}
+	if s := get[*rbacv1.ClusterRoleBinding](r, "ClusterRoleBinding 456-approver").Subjects[0]; s.Namespace != "10" || s.Name != "11" {
+		t.Errorf("approver %v", s)
+	}
+}
+
 func TestBadValuesAreRefusedByName(t *testing.T) {
 	for values, says := range map[string]string{
 		"replica: 2":                        "replica",
@@ -309,6 +335,8 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"watchNamespaces: [No_Namespace]":   "/watchNamespaces/0",
 		"imageRegistry: ghcr.io/qtls-dev/":  "/imageRegistry",
 		"serviceAccount: {create: false}":   "serviceAccount.name",
+		"nameOverride: My App":              "/nameOverride",
+		"fullnameOverride: my_app":          "/fullnameOverride",
 		"benchmarks: {peerImages: ['a b']}": "/benchmarks/peerImages/0",
 		"metrics: {service: {enabled: false}, serviceMonitor: {enabled: true}}": "metrics.serviceMonitor.enabled",
 	} {

@@ -16,15 +16,15 @@
 
 {{- /* Labels of the operator's pods, which never change. */ -}}
 {{- define "qtls.selector" -}}
-app.kubernetes.io/name: {{ include "qtls.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "qtls.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
 {{- /* Labels of every object. */ -}}
 {{- define "qtls.labels" -}}
-app.kubernetes.io/name: {{ include "qtls.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "qtls.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -77,6 +77,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* A binding's subject: the operator. */ -}}
 {{- define "qtls.subject" -}}
 - kind: ServiceAccount
-  name: {{ include "qtls.serviceAccount" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "qtls.serviceAccount" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end }}
