@@ -188,7 +188,9 @@ affinity: {nodeAffinity: {}}
 priorityClassName: system-cluster-critical
 podAnnotations: {example.com/a: b}
 podLabels: {example.com/team: platform}
-topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
+topologySpreadConstraints:
+  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}
+  - {maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {team: infra}}}
 `)
 	d := operator(r)
 	pod := d.Spec.Template.Spec
@@ -199,8 +201,10 @@ topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: D
 		t.Errorf("annotations %v, labels %v", d.Spec.Template.Annotations, d.Spec.Template.Labels)
 	}
 	c := pod.TopologySpreadConstraints
-	if len(c) != 1 || c[0].MaxSkew != 2 || !maps.Equal(c[0].LabelSelector.MatchLabels, d.Spec.Selector.MatchLabels) {
-		t.Errorf("spread %v, want the one given with the operator's selector", c)
+	if len(c) != 2 || c[0].MaxSkew != 2 || !maps.Equal(c[0].LabelSelector.MatchLabels, d.Spec.Selector.MatchLabels) {
+		t.Errorf("spread %v, want the first one given with the operator's selector", c)
+	} else if !maps.Equal(c[1].LabelSelector.MatchLabels, map[string]string{"team": "infra"}) {
+		t.Errorf("spread %v, want the second one with its own selector alone", c[1])
 	}
 	if c := operator(render(t, "")).Spec.Template.Spec.TopologySpreadConstraints; len(c) != 2 {
 		t.Errorf("default spread %v, want over nodes and zones", c)
