@@ -122,9 +122,26 @@ func TestNamespacedOperatorHasRightsThereOnly(t *testing.T) {
 	}
 }
 
+// Kubernetes keeps the events of what has no namespace in namespace default.
+func TestEventsOfClusterIssuersMayBeWritten(t *testing.T) {
+	r := render(t, "watchNamespaces: [one]")
+	want := []string{"create events.k8s.io/events ", "patch events.k8s.io/events "}
+	if d := cmp.Diff(want, rights(get[*rbacv1.Role](r, "Role default/qtls-events").Rules...)); d != "" {
+		t.Error(d)
+	}
+	if s := get[*rbacv1.RoleBinding](r, "RoleBinding default/qtls-events").Subjects[0]; s.Name != "qtls" || s.Namespace != "qtls-system" {
+		t.Errorf("the rights are given to %v", s)
+	}
+	for _, values := range []string{"", "watchNamespaces: [default]"} {
+		if _, there := render(t, values).objects["Role default/qtls-events"]; there {
+			t.Errorf("with %q the operator has the right twice", values)
+		}
+	}
+}
+
 func TestTheOperatorsOwnNamespaceIsServedOnceWhenItIsNamedToo(t *testing.T) {
-	if n := render(t, "watchNamespaces: [qtls-system]").count("Role"); n != 2 {
-		t.Errorf("%d Roles, want the one of the served namespace and the operator's own", n)
+	if n := render(t, "watchNamespaces: [qtls-system]").count("Role"); n != 3 {
+		t.Errorf("%d Roles, want the one of the served namespace, the operator's own, and that for events", n)
 	}
 }
 
