@@ -94,9 +94,10 @@ func librariesOf(g *v1alpha1.QTLSGateway, in inputs) (pool string, libraries []h
 }
 
 // applyTickets writes what session resumption needs, and takes away what an
-// earlier spec needed. The gateway serves without it.
-func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, s resumption) error {
-	objects, err := ticketObjects(g, s)
+// earlier spec needed. wanted are the IDs of the rings. The gateway
+// serves without it.
+func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, wanted []string, s resumption) error {
+	objects, err := r.ticketObjects(ctx, g, wanted, s)
 	if err != nil {
 		return err
 	}

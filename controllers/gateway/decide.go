@@ -66,6 +66,18 @@ func (p plan) ports() []int32 {
 	return slices.Compact(ports)
 }
 
+// rings that the revisions' session tickets are of, by ID.
+func (p plan) rings() []string {
+	var ids []string
+	for _, r := range p.Revisions {
+		if r.Tickets != nil {
+			ids = append(ids, r.Tickets.Ring)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // keepsLibraries says whether the pods keep the vendors' libraries that they
 // have, though the HSMPool has these: while the configuration that signs with
 // them is held, or names a member that the pool has no library for any more. That

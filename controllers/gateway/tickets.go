@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,27 +99,62 @@ func wantedRings(g *v1alpha1.QTLSGateway, p plan, s resumption) *rings.Wanted {
 	}
 	_, rotation := resolve.TicketTimes(g)
 	w := &rings.Wanted{
-		Secret: resolve.RingSecretName(g), Rotation: rotation, Drop: g.Annotations[v1alpha1.AnnotationDropTickets], Store: s.Operator,
+		Rings: p.rings(), Secret: resolve.RingSecretName(g), Rotation: rotation, Drop: g.Annotations[v1alpha1.AnnotationDropTickets], Store: s.Operator,
 		Owner: metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "QTLSGateway", Name: g.Name, UID: g.UID},
 	}
 	if resources.Replicas(g) == 0 {
 		w.Store = nil // nobody reads
 	}
-	for _, revision := range p.Revisions {
-		if t := revision.Tickets; t != nil && !slices.Contains(w.Rings, t.Ring) {
-			w.Rings = append(w.Rings, t.Ring)
-		}
-	}
-	slices.Sort(w.Rings)
 	return w
 }
 
+// ticketAccess is what the agents are to know, who know the former. What is not
+// known at the moment stays as it was: an operator that has just started has yet
+// to read the rings' records, and a store that cannot be found now may be found
+// again in the next moment. It is pure.
+func ticketAccess(former dataplane.TicketAccess, wanted []string, s resumption) dataplane.TicketAccess {
+	a := dataplane.TicketAccess{Store: cmp.Or(s.Agent, former.Store), Rings: map[string]dataplane.RingAccess{}}
+	for _, id := range wanted {
+		ring, known := s.Access[id]
+		if !known {
+			ring, known = former.Rings[id]
+		}
+		if known {
+			a.Rings[id] = ring
+		}
+	}
+	return a
+}
+
+// formerTicketAccess is what the gateway's agents know. What does not parse, or
+// is somebody else's, counts as not there.
+func (r *Reconciler) formerTicketAccess(ctx context.Context, g *v1alpha1.QTLSGateway) (dataplane.TicketAccess, error) {
+	secret, access := &corev1.Secret{}, dataplane.TicketAccess{}
+	name := dataplane.TicketsSecretName(g.Name)
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return access, fmt.Errorf("Secret %s: %w", name, err)
+	}
+	if !metav1.IsControlledBy(secret, g) || json.Unmarshal(secret.Data[dataplane.KeyTickets], &access) != nil {
+		return dataplane.TicketAccess{}, nil
+	}
+	return access, nil
+}
+
 // ticketObjects are those that the agents need for session tickets.
-func ticketObjects(g *v1alpha1.QTLSGateway, s resumption) ([]client.Object, error) {
+func (r *Reconciler) ticketObjects(ctx context.Context, g *v1alpha1.QTLSGateway, wanted []string, s resumption) ([]client.Object, error) {
 	if !resolve.Resumes(g) {
 		return nil, nil
 	}
-	access, err := json.Marshal(dataplane.TicketAccess{Store: s.Agent, Rings: s.Access})
+	var former dataplane.TicketAccess
+	unknown := func(ring string) bool { _, ok := s.Access[ring]; return !ok }
+	if s.Agent == nil || slices.ContainsFunc(wanted, unknown) {
+		var err error
+		if former, err = r.formerTicketAccess(ctx, g); err != nil {
+			return nil, err
+		}
+	}
+	access, err := json.Marshal(ticketAccess(former, wanted, s))
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -253,6 +254,9 @@ func TestAnExternalStoreHoldsTheRing(t *testing.T) {
 			t.Fatal(err)
 		}
 		has(t, c, g, v1alpha1.ConditionSessionResumption, v1alpha1.ReasonStoreInvalid, `agentCredentialsRef: there is no Secret "reader"`)
+		if a, err := access(t.Context(), c, namespace, "web"); err != nil || a.Store == nil {
+			t.Errorf("the pods lose their connection for it: store %v, %v", a.Store, err)
+		}
 	})
 }
 
@@ -312,4 +316,47 @@ func TestARingSurvivesTheOperator(t *testing.T) {
 	if _, after, err := readRing(t.Context(), c, namespace, "web"); err != nil || after != before {
 		t.Errorf("epoch %d after %d, %v", after.Epoch, before.Epoch, err)
 	}
+}
+
+// Pods that run drop their connection to the store when they are told of none,
+// and pods that start take keys of their own.
+func TestAnOperatorThatStartsTakesNothingFromTheAgents(t *testing.T) {
+	c, namespace, stop := start(t)
+	create(t, c, webSecret(t, namespace), webService(namespace))
+	_, store := externalStore(t, c, namespace)
+	g := webGateway(namespace)
+	g.Spec.SessionResumption.Store = store
+	create(t, c, g)
+	has(t, c, g, v1alpha1.ConditionSessionResumption, v1alpha1.ReasonPodsNotReady, "no pod is ready")
+	stop()
+	watcher, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := dataplane.TicketsSecretName("web")
+	versions, err := watcher.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer versions.Stop()
+
+	run(t, namespace)
+	change(t, c, g, func() { g.Spec.Replicas = ptr.To[int32](3) }) // so that it can be seen when it has been reconciled
+	has(t, c, g, v1alpha1.ConditionSessionResumption, v1alpha1.ReasonPodsNotReady, "no pod is ready")
+	last := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	change(t, c, last, func() { last.Annotations = map[string]string{"test": "the last version"} })
+	for version := range versions.ResultChan() {
+		s, ok := version.Object.(*corev1.Secret)
+		if !ok {
+			t.Fatalf("%s: %v", version.Type, version.Object)
+		}
+		var a dataplane.TicketAccess
+		if err := json.Unmarshal(s.Data[dataplane.KeyTickets], &a); err != nil || a.Store == nil || len(a.Rings) != 1 {
+			t.Errorf("a version of the Secret has %d rings, and a store: %v (%v)", len(a.Rings), a.Store != nil, err)
+		}
+		if s.Annotations["test"] != "" {
+			return
+		}
+	}
+	t.Error("not every version of the Secret was seen")
 }

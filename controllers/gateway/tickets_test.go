@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -29,6 +30,43 @@ func sharing(t *testing.T) (inputs, plan) {
 	}
 	in.Resumption.Epochs = map[string]uint64{ringID: 7}
 	return in, p
+}
+
+func TestAgentsKeepWhatIsNotKnownOtherwise(t *testing.T) {
+	store := func(address string) *ticketstore.Connection {
+		return &ticketstore.Connection{Addresses: []string{address}}
+	}
+	ring := func(least uint64) dataplane.RingAccess {
+		return dataplane.RingAccess{Stored: "stored", LeastEpoch: least}
+	}
+	former := dataplane.TicketAccess{Store: store("former:6379"), Rings: map[string]dataplane.RingAccess{"a": ring(1), "b": ring(1)}}
+	for _, c := range []struct {
+		name   string
+		wanted []string
+		store  *ticketstore.Connection
+		access map[string]dataplane.RingAccess
+		want   dataplane.TicketAccess
+	}{
+		{"nothing is known yet", []string{"a", "b"}, nil, nil, former},
+		{"all is known", []string{"a"}, store("new:6379"), map[string]dataplane.RingAccess{"a": ring(2)},
+			dataplane.TicketAccess{Store: store("new:6379"), Rings: map[string]dataplane.RingAccess{"a": ring(2)}}},
+		{"one ring is known", []string{"a", "b"}, store("new:6379"), map[string]dataplane.RingAccess{"b": ring(2)},
+			dataplane.TicketAccess{Store: store("new:6379"), Rings: map[string]dataplane.RingAccess{"a": ring(1), "b": ring(2)}}},
+		{"the store cannot be found", []string{"a"}, nil, map[string]dataplane.RingAccess{"a": ring(2)},
+			dataplane.TicketAccess{Store: store("former:6379"), Rings: map[string]dataplane.RingAccess{"a": ring(2)}}},
+		{"a ring that nobody wants any more", nil, store("former:6379"), nil,
+			dataplane.TicketAccess{Store: store("former:6379"), Rings: map[string]dataplane.RingAccess{}}},
+		{"a ring that nobody knew", []string{"c"}, store("former:6379"), nil,
+			dataplane.TicketAccess{Store: store("former:6379"), Rings: map[string]dataplane.RingAccess{}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := resumption{Agent: c.store}
+			s.Access = c.access
+			if got := ticketAccess(former, c.wanted, s); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%+v\nwant %+v", got, c.want)
+			}
+		})
+	}
 }
 
 func TestResumptionIsSaidToBeWhatItIs(t *testing.T) {
