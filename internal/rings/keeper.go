@@ -27,6 +27,10 @@ const (
 	refresh = 5 * time.Second
 	// retryFirst to retryMost space the tries of what fails.
 	retryFirst, retryMost = 250 * time.Millisecond, 3 * time.Second
+	// learnsFor is how long an operator that has just started takes at most to
+	// learn of all gateways, and to hear from all servers. What those that it has
+	// heard from by then do not have counts as lost.
+	learnsFor = time.Minute
 	// lives is for how many rotation periods a store has a ring that is not
 	// written again. It is written for one, until the next rotation is due.
 	lives = tickets.MostPeriods - 1
@@ -145,7 +149,7 @@ func (k *Keeper) Want(name types.NamespacedName, w *Wanted) {
 		r := k.rings[key]
 		if r == nil {
 			ctx, cancel := context.WithCancel(k.ctx)
-			r = &ring{keeper: k, key: key, cancel: cancel, wake: make(chan struct{}, 1)}
+			r = &ring{keeper: k, key: key, cancel: cancel, began: k.clock.Now(), wake: make(chan struct{}, 1)}
 			k.rings[key] = r
 			go r.run(ctx)
 		}

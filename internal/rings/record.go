@@ -28,6 +28,9 @@ type record struct {
 	LeastEpoch uint64 `json:"leastEpoch"`
 	// Rotated is when the newest key was made.
 	Rotated time.Time `json:"rotated"`
+	// Rotation is how long a key encrypts: an operator that has just started does
+	// not know yet what each gateway says.
+	Rotation time.Duration `json:"rotation,omitempty"`
 	// Dropped are the values of the annotation that were acted on, by gateway.
 	Dropped map[string]string `json:"dropped,omitempty"`
 }
@@ -49,7 +52,7 @@ const (
 // but for new wrapping keys.
 func advance(before record, known bool, rotation time.Duration, at time.Time, drops map[string]string) (record, change) {
 	after := before
-	after.WrappingKeys, after.Dropped = maps.Clone(before.WrappingKeys), map[string]string{}
+	after.WrappingKeys, after.Dropped, after.Rotation = maps.Clone(before.WrappingKeys), map[string]string{}, rotation
 	do, dropped := keep, false
 	for gateway, value := range drops {
 		// Nothing is dropped for a gateway that is new: it comes with its

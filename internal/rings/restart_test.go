@@ -2,8 +2,10 @@ package rings
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/internal/tickets"
+	"qtls.dev/qtls/internal/ticketstore"
 	"qtls.dev/qtls/internal/ticketstore/storetest"
 )
 
@@ -116,4 +119,112 @@ func TestTicketsAreDroppedAlsoWhenTheRecordIsGone(t *testing.T) {
 	k.Want(name(web), drop)
 	await(t, "agents may use no earlier epoch", func() bool { return k.State(name(web)).Access[ringID].LeastEpoch > r.Epoch })
 	eventually(t, k, "a new ring", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, server)
+}
+
+// How old keys may get is what the gateways of a ring say together, whichever of
+// them an operator that has just started learns of first.
+func TestAnOperatorThatStartsKnowsHowLongKeysWereToEncrypt(t *testing.T) {
+	const slow = 6 * period
+	for _, after := range []time.Duration{3 * period / 2, 7 * period / 2} { // for blue, it is time to rotate; to renew
+		t.Run(after.String(), func(t *testing.T) {
+			server := storetest.Start(t)
+			w := newWorld(t)
+			first, stop := w.operator()
+			green := sharing("green", wanted(server))
+			green.Rotation = slow
+			first.Want(name("green"), green)
+			first.Want(name(web), wanted(server))
+			await(t, "both have a record, and the ring is stored", func() bool {
+				return len(w.record(ringID).Dropped) == 2 && first.State(name(web)).Epochs[ringID] > 0 && first.State(name("green")).Epochs[ringID] > 0
+			})
+			before := w.record(ringID)
+			stop()
+
+			w.pass(after)
+			second, _ := w.operator()
+			second.Want(name(web), wanted(server))
+			await(t, "it goes on with a ring", func() bool { return second.State(name(web)).Epochs[ringID] > 0 })
+			if r := w.record(ringID); r.Epoch != before.Epoch || !r.Rotated.Equal(before.Rotated) {
+				t.Errorf("epoch %d of %v; it was %d of %v", r.Epoch, r.Rotated, before.Epoch, before.Rotated)
+			}
+			if s := second.State(name(web)).Access[ringID].RotationSeconds; s != int(slow.Seconds()) {
+				t.Errorf("agents are told that a key encrypts for %d seconds", s)
+			}
+
+			// Once all are known, it is their word.
+			green.Rotation = period
+			second.Want(name("green"), green)
+			await(t, "what is too old for both is replaced", func() bool { return w.record(ringID).Epoch > before.Epoch })
+		})
+	}
+}
+
+// A ring that gateways share is where one of them has it.
+func TestARingIsNotLostBeforeAllGatewaysAreKnown(t *testing.T) {
+	here, there := storetest.Start(t), storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(here))
+	first.Want(name("green"), sharing("green", wanted(there)))
+	r := eventually(t, first, "a ring", anyRing, here)
+	await(t, "the other store has it too", func() bool { return first.State(name("green")).Epochs[ringID] == r.Epoch })
+	stop()
+	here.Restart() // empty, on a node that was drained with the operator
+
+	w.pass(period) // it is also time to rotate
+	second, _ := w.operator()
+	second.Want(name(web), wanted(here))
+	await(t, "it has looked for the ring", func() bool { return len(second.State(name(web)).Access) == 1 })
+	if epoch := w.record(ringID).Epoch; epoch != r.Epoch {
+		t.Errorf("epoch %d: there are new keys in place of those of epoch %d", epoch, r.Epoch)
+	}
+	second.Want(name("green"), sharing("green", wanted(there)))
+	next := eventually(t, second, "the next", anyRing, here)
+	if next.Epoch != r.Epoch+1 || next.Keys[1] != r.Keys[2] {
+		t.Errorf("epoch %d after %d: the ring was lost", next.Epoch, r.Epoch)
+	}
+}
+
+// One that nobody says anything about is not waited for without end.
+func TestARingThatNobodyHasIsMadeAnewAfterAWhile(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(server))
+	first.Want(name("green"), sharing("green", wanted(server)))
+	await(t, "both have a record", func() bool { return len(w.record(ringID).Dropped) == 2 })
+	r := eventually(t, first, "a ring", anyRing, server)
+	stop()
+	server.Restart()
+
+	second, _ := w.operator()
+	second.Want(name(web), wanted(server))
+	await(t, "it has looked for the ring", func() bool { return len(second.State(name(web)).Access) == 1 })
+	w.pass(learnsFor)
+	second.rings[ringKey{"shop", ringID}].nudge()
+	eventually(t, second, "another ring", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, server)
+}
+
+// Of two servers, the one that does not answer may be the one that has the ring.
+func TestARingIsNotLostBeforeAllServersHaveAnswered(t *testing.T) {
+	servers := storetest.StartMembers(t, 2)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(servers...))
+	r := eventually(t, first, "a ring", anyRing, servers...)
+	await(t, "both servers have it", func() bool { return first.State(name(web)).Epochs[ringID] == r.Epoch })
+	stop()
+	servers[0].Restart()
+	servers[1].Cut()
+
+	second, _ := w.operator()
+	second.Want(name(web), wanted(servers...))
+	await(t, "the operator says that one is away", func() bool { return errors.Is(second.State(name(web)).Err, ticketstore.ErrUnreachable) })
+	if epoch := w.record(ringID).Epoch; epoch != r.Epoch {
+		t.Errorf("epoch %d: there are new keys in place of those of epoch %d", epoch, r.Epoch)
+	}
+	servers[1].Mend()
+	if again := eventually(t, second, "the ring", anyRing, servers[0]); again != r {
+		t.Errorf("epoch %d after %d: the ring was lost", again.Epoch, r.Epoch)
+	}
 }

@@ -28,7 +28,9 @@ type ring struct {
 	keeper *Keeper
 	key    ringKey
 	cancel context.CancelFunc
-	wake   chan struct{}
+	// began is since when it is kept by this operator.
+	began time.Time
+	wake  chan struct{}
 
 	// access is what agents need; the Keeper's lock guards it.
 	access *dataplane.RingAccess
@@ -42,7 +44,7 @@ type ring struct {
 	// keys are nil while they are not known. absent says that no store has them.
 	keys   *tickets.Ring
 	absent bool
-	// unread is why no store could say whether it has them.
+	// unread is why it is not known whether a store has them.
 	unread error
 	// taken is the highest number that is known to have been given to a key,
 	// whatever the record says: somebody may have deleted that.
@@ -127,12 +129,19 @@ type demand struct {
 	// known gateways of the namespace. An operator that has just started learns
 	// of them one by one.
 	known map[types.UID]bool
+	// complete says that all gateways that have records in the Secret are known:
+	// what none of them needs can be forgotten.
+	complete bool
 }
 
-// complete says whether all gateways that have records in a Secret are known:
-// what none of them needs can be forgotten.
-func (d demand) complete(s *corev1.Secret) bool {
-	return !slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return !d.known[o.UID] })
+// remembering adds what is known of gateways that this operator has not seen
+// yet: that they are there, and for how long keys were to encrypt. It is pure.
+func (d demand) remembering(s *corev1.Secret, r record) demand {
+	d.complete = !slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return !d.known[o.UID] })
+	if !d.complete {
+		d.rotation = max(d.rotation, r.Rotation)
+	}
+	return d
 }
 
 func (r *ring) demand() demand {
@@ -166,7 +175,12 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 	if len(d.users) == 0 {
 		return refresh, nil // it is being ended
 	}
-	if err := r.advance(ctx, d); err != nil {
+	err := r.recall(ctx, d)
+	if err == nil {
+		d = d.remembering(r.secret, r.record)
+		err = r.advance(ctx, d)
+	}
+	if err != nil {
 		for _, u := range d.users {
 			r.keeper.published(u.name, r.key.id, u.store, 0, err)
 		}
@@ -182,35 +196,48 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 	return max(0, min(refresh, r.record.next(d.rotation).Sub(r.keeper.clock.Now()))), nil
 }
 
+// learns says whether there may be gateways and servers that this operator is
+// yet to hear from.
+func (r *ring) learns() bool { return r.keeper.clock.Since(r.began) < learnsFor }
+
+// recall reads the Secret and the record, where they are not known.
+func (r *ring) recall(ctx context.Context, d demand) error {
+	if r.secret != nil {
+		return nil
+	}
+	secret, rec, err := r.keeper.secrets.read(ctx, r.key.namespace, d.secret, r.key.id)
+	if err != nil {
+		return err
+	}
+	if r.keys != nil && len(rec.WrappingKeys) > 0 && rec.Epoch != r.record.Epoch {
+		r.keys = nil // another operator has made others
+	}
+	if len(rec.WrappingKeys) == 0 { // it is gone: what was asked for is known all the same
+		rec.Dropped, rec.LeastEpoch = r.record.Dropped, r.record.LeastEpoch
+	}
+	rec.Epoch = max(rec.Epoch, r.taken)
+	r.secret, r.record = secret, rec
+	return nil
+}
+
 // advance makes new keys when it is time to. The number of a key is written
 // before the key is made.
 func (r *ring) advance(ctx context.Context, d demand) error {
 	r.unread = nil
-	if r.secret == nil {
-		secret, rec, err := r.keeper.secrets.read(ctx, r.key.namespace, d.secret, r.key.id)
-		if err != nil {
-			return err
-		}
-		if r.keys != nil && len(rec.WrappingKeys) > 0 && rec.Epoch != r.record.Epoch {
-			r.keys = nil // another operator has made others
-		}
-		if len(rec.WrappingKeys) == 0 { // it is gone: what was asked for is known all the same
-			rec.Dropped, rec.LeastEpoch = r.record.Dropped, r.record.LeastEpoch
-		}
-		rec.Epoch = max(rec.Epoch, r.taken)
-		r.secret, r.record = secret, rec
-	}
 	if r.keys == nil && !r.absent && len(r.record.WrappingKeys) > 0 {
 		r.find(ctx, d)
 	}
 	at := r.keeper.clock.Now()
 	next, do := advance(r.record, r.keys != nil || !r.absent, d.rotation, at, d.drops)
 	if do == rotate && r.keys == nil {
-		// No store has said whether it has them, for a whole period.
-		next, do = advance(r.record, false, d.rotation, at, d.drops)
+		if r.learns() { // there is time
+			next, do = advance(r.record, true, d.rotation, r.record.Rotated, d.drops)
+		} else { // No store has said whether it has them, for a whole period.
+			next, do = advance(r.record, false, d.rotation, at, d.drops)
+		}
 	}
 	others := d.rings
-	if !d.complete(r.secret) {
+	if !d.complete {
 		others = nil
 		for gateway, value := range r.record.Dropped {
 			if _, ok := next.Dropped[gateway]; !ok {
@@ -251,17 +278,21 @@ func (r *ring) seal(keys tickets.Ring) {
 // stored is the name that the ring has in the stores.
 func (r *ring) stored() string { return r.key.id + "." + r.record.Name }
 
-// find looks for the ring in the stores, where an earlier operator put it.
+// find looks for the ring in the stores, where an earlier operator put it. That
+// those who answer do not have it says something only when they are all there
+// are, or the others have had their time.
 func (r *ring) find(ctx context.Context, d demand) {
-	said := false
+	said, all := false, d.complete
 	errs := make([]error, len(d.users))
 	for i, u := range d.users {
 		if u.store == nil {
+			all = false
 			continue
 		}
 		found, err := u.store.Read(ctx, r.stored())
 		if err != nil {
-			said, errs[i] = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed), err
+			errs[i] = ticketstore.Unanswered(err)
+			said, all = said || errors.Is(err, ticketstore.ErrNotFound) || errors.Is(err, ticketstore.ErrMalformed), all && errs[i] == nil
 			continue
 		}
 		said = true
@@ -270,8 +301,8 @@ func (r *ring) find(ctx context.Context, d demand) {
 			r.keys, r.document = &keys, found.Content
 		}
 	}
-	r.absent = said && r.keys == nil
-	if said {
+	r.absent = said && r.keys == nil && (all || !r.learns())
+	if r.absent || r.keys != nil {
 		return
 	}
 	for i, u := range d.users {

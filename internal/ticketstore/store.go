@@ -103,6 +103,20 @@ func (s *Store) Read(ctx context.Context, ring string) (Document, error) {
 	return Document{}, err
 }
 
+// Unanswered is what an error of Read says of members that did not answer; nil
+// when each has, and none holds the ring.
+func Unanswered(err error) error {
+	var members memberErrors
+	if !errors.As(err, &members) {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(members), func(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrMalformed) })
+	if len(left) == 0 {
+		return nil
+	}
+	return left
+}
+
 // read what a member holds.
 func (m member) read(ctx context.Context, key string) (Document, error) {
 	var value *redis.StringCmd

@@ -281,7 +281,7 @@ func TestAMemberMayBeAway(t *testing.T) {
 	// Back it is empty, until it is written to.
 	servers[0].Restart()
 	_, lonely := both(t, servers[0])
-	if _, err := lonely.Read(t.Context(), ring); !errors.Is(err, ticketstore.ErrNotFound) {
+	if _, err := lonely.Read(t.Context(), ring); !errors.Is(err, ticketstore.ErrNotFound) || ticketstore.Unanswered(err) != nil {
 		t.Errorf("a member that was restarted: %v", err)
 	}
 	reads(t, agent, 2, "two")
@@ -306,6 +306,9 @@ func TestAMemberMayBeAway(t *testing.T) {
 	_, err = agent.Read(t.Context(), ring)
 	is(t, err, ticketstore.ErrUnreachable, connection)
 	is(t, err, ticketstore.ErrNotFound, connection)
+	if left := ticketstore.Unanswered(err); !errors.Is(left, ticketstore.ErrUnreachable) || errors.Is(left, ticketstore.ErrNotFound) {
+		t.Errorf("of %v, this is of members that did not answer: %v", err, left)
+	}
 
 	// And it is found at once when it is back: nothing is remembered.
 	servers[0].Restart()
