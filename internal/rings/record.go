@@ -15,7 +15,8 @@ type record struct {
 	// as of another cluster that uses the same store, is of another ring.
 	Name string `json:"name"`
 	// WrappingKeys open the ring in the store. Current seals it; Coming will,
-	// after the next rotation, when every agent has had time to learn of it.
+	// after the next rotation, when every agent has had time to learn of it. A
+	// third one sealed what the stores have until it is written to them anew.
 	WrappingKeys    tickets.WrappingKeys `json:"wrappingKeys"`
 	Current         string               `json:"current"`
 	Coming          string               `json:"coming,omitempty"`
@@ -103,16 +104,22 @@ func advance(before record, known bool, rotation time.Duration, at time.Time, dr
 }
 
 // renewWrappingKey is called at each rotation. At one a new wrapping key is
-// made; from the next on it seals, and the former one is forgotten.
+// made; from the next on it seals. The former one is forgotten when the stores
+// have a ring under the new one, and one rotation later also if they have not.
 func (r *record) renewWrappingKey(at time.Time) {
+	r.forgetFormerWrappingKey()
 	switch age := at.Sub(r.WrappingKeyMade); {
 	case r.Coming != "":
-		delete(r.WrappingKeys, r.Current)
 		r.Current, r.Coming, r.WrappingKeyMade = r.Coming, "", at
 	case age >= wrappingKeyLife, age < -wrappingKeyLife:
 		name, k := tickets.NewWrappingKey()
 		r.WrappingKeys[name], r.Coming = k, name
 	}
+}
+
+// forgetFormerWrappingKey forgets the one that sealed before the current one.
+func (r *record) forgetFormerWrappingKey() {
+	maps.DeleteFunc(r.WrappingKeys, func(name string, _ tickets.WrappingKey) bool { return name != r.Current && name != r.Coming })
 }
 
 // next is when time alone changes something.

@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"maps"
 	"reflect"
 	"testing"
 	"time"
@@ -106,11 +107,16 @@ func TestAWrappingKeyIsReplacedInTwoSteps(t *testing.T) {
 		t.Error("it seals before every agent can know it")
 	}
 	r, _ = advance(r, true, period, at.Add(period), nil)
-	if _, kept := r.WrappingKeys[old]; r.Current != coming || r.Coming != "" || kept {
-		t.Errorf("then it seals, and the old one is forgotten: %+v", r)
+	if _, kept := r.WrappingKeys[old]; r.Current != coming || r.Coming != "" || !kept {
+		t.Errorf("then it seals, and the old one opens what the stores have: %+v", r)
 	}
-	if r, _ = advance(r, true, period, at.Add(2*period), nil); r.Coming != "" || r.Current != coming {
-		t.Errorf("and then it stays for its time: %+v", r)
+	stored := r
+	stored.WrappingKeys = maps.Clone(r.WrappingKeys)
+	if stored.forgetFormerWrappingKey(); len(stored.WrappingKeys) != 1 || stored.WrappingKeys[coming] != r.WrappingKeys[coming] {
+		t.Errorf("when they have what it seals, the old one is forgotten: %+v", stored)
+	}
+	if r, _ = advance(r, true, period, at.Add(2*period), nil); r.Coming != "" || r.Current != coming || len(r.WrappingKeys) != 1 {
+		t.Errorf("one rotation later also if they have not; and the new one stays for its time: %+v", r)
 	}
 }
 

@@ -228,3 +228,44 @@ func TestARingIsNotLostBeforeAllServersHaveAnswered(t *testing.T) {
 		t.Errorf("epoch %d after %d: the ring was lost", again.Epoch, r.Epoch)
 	}
 }
+
+// An operator that ends between the record and the store leaves the ring there
+// under the wrapping key that its record has just replaced.
+func TestAnOperatorThatEndsWhileTheWrappingKeyIsReplacedLosesNoRing(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	first, stop := w.operator()
+	first.Want(name(web), wanted(server))
+	eventually(t, first, "a ring", anyRing, server)
+	w.pass(wrappingKeyLife)
+	first.rings[ringKey{"shop", ringID}].nudge()
+	await(t, "a wrapping key is to come", func() bool { return w.record(ringID).Coming != "" })
+	coming, epoch := w.record(ringID).Coming, w.record(ringID).Epoch
+	r := eventually(t, first, "a ring that lives as long as it", func(r tickets.Ring) bool { return r.Epoch == epoch }, server)
+	server.Cut()
+	w.pass(period)
+	first.rings[ringKey{"shop", ringID}].nudge()
+	await(t, "it is to seal", func() bool { return w.record(ringID).Current == coming })
+	await(t, "the store has not got what it seals", func() bool { return errors.Is(first.State(name(web)).Err, ticketstore.ErrUnreachable) })
+	if n := len(w.record(ringID).WrappingKeys); n != 2 {
+		t.Errorf("there are %d wrapping keys", n)
+	}
+	stop()
+	// What it was writing may get there all the same.
+	goesOn := func(n tickets.Ring) bool { return n == r || n.Keys[0] == r.Keys[1] && n.Keys[1] == r.Keys[2] }
+	server.Mend()
+
+	second, _ := w.operator()
+	second.Want(name(web), wanted(server))
+	if again := eventually(t, second, "the ring", anyRing, server); !goesOn(again) {
+		t.Errorf("epoch %d after %d: the ring was lost", again.Epoch, r.Epoch)
+	}
+	await(t, "the store has it under the new one, and the old one is forgotten", func() bool {
+		keys := w.record(ringID).WrappingKeys
+		_, ok := keys[coming]
+		return ok && len(keys) == 1 && len(second.State(name(web)).Access[ringID].WrappingKeys) == 1
+	})
+	if again := eventually(t, second, "the ring", anyRing, server); !goesOn(again) {
+		t.Errorf("epoch %d after %d: the ring was lost", again.Epoch, r.Epoch)
+	}
+}

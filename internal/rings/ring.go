@@ -49,8 +49,10 @@ type ring struct {
 	// taken is the highest number that is known to have been given to a key,
 	// whatever the record says: somebody may have deleted that.
 	taken uint64
-	// document is the ring, sealed; it stays the same until the ring changes.
-	document []byte
+	// document is the ring, sealed under the current wrapping key; it stays the
+	// same until the ring changes. everywhere says that every store has it.
+	document   []byte
+	everywhere bool
 }
 
 // trouble is what an error is about, without what differs from one try to the
@@ -216,7 +218,7 @@ func (r *ring) recall(ctx context.Context, d demand) error {
 		rec.Dropped, rec.LeastEpoch = r.record.Dropped, r.record.LeastEpoch
 	}
 	rec.Epoch = max(rec.Epoch, r.taken)
-	r.secret, r.record = secret, rec
+	r.secret, r.record, r.everywhere = secret, rec, false
 	return nil
 }
 
@@ -235,6 +237,9 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 		} else { // No store has said whether it has them, for a whole period.
 			next, do = advance(r.record, false, d.rotation, at, d.drops)
 		}
+	}
+	if do == keep && r.everywhere {
+		next.forgetFormerWrappingKey()
 	}
 	others := d.rings
 	if !d.complete {
@@ -272,7 +277,15 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 
 func (r *ring) seal(keys tickets.Ring) {
 	r.keys, r.absent, r.taken = &keys, false, max(r.taken, keys.Epoch)
-	r.document = tickets.Seal(keys, r.key.id, r.record.Current, r.record.WrappingKeys[r.record.Current])
+	r.document, r.everywhere = tickets.Seal(keys, r.key.id, r.record.Current, r.record.WrappingKeys[r.record.Current]), false
+}
+
+// sealed says whether the document is under the current wrapping key. One that an
+// earlier operator wrote may be under the former.
+func (r *ring) sealed() bool {
+	current := tickets.WrappingKeys{r.record.Current: r.record.WrappingKeys[r.record.Current]}
+	_, err := tickets.Open(r.document, r.key.id, current, 0)
+	return err == nil
 }
 
 // stored is the name that the ring has in the stores.
@@ -298,8 +311,11 @@ func (r *ring) find(ctx context.Context, d demand) {
 		said = true
 		keys, err := tickets.Open(found.Content, r.key.id, r.record.WrappingKeys, r.record.LeastEpoch)
 		if err == nil && (r.keys == nil || keys.Epoch > r.keys.Epoch) {
-			r.keys, r.document = &keys, found.Content
+			r.keys, r.document, r.everywhere = &keys, found.Content, false
 		}
+	}
+	if r.keys != nil && !r.sealed() {
+		r.seal(*r.keys)
 	}
 	r.absent = said && r.keys == nil && (all || !r.learns())
 	if r.absent || r.keys != nil {
@@ -336,11 +352,14 @@ func (r *ring) grant(d demand) {
 func (r *ring) publish(ctx context.Context, d demand) error {
 	document := ticketstore.Document{Content: r.document, Epoch: r.keys.Epoch, ExpiresIn: lives * d.rotation}
 	errs := make([]error, len(d.users))
+	everywhere := true
 	var all sync.WaitGroup
 	for i, u := range d.users {
-		if u.store != nil {
-			all.Go(func() { errs[i] = u.store.Publish(ctx, r.stored(), document) })
+		if u.store == nil {
+			everywhere = false
+			continue
 		}
+		all.Go(func() { errs[i] = u.store.Publish(ctx, r.stored(), document) })
 	}
 	all.Wait()
 	var newer *ticketstore.NewerError
@@ -355,7 +374,9 @@ func (r *ring) publish(ctx context.Context, d demand) error {
 	if newer != nil {
 		return r.overtaken(newer.Stored)
 	}
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+	err := errors.Join(errs...)
+	r.everywhere = everywhere && err == nil
+	return err
 }
 
 // overtaken deals with a store that has a newer ring: that of another operator,
