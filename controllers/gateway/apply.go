@@ -111,6 +111,9 @@ func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, 
 			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
 	}
+	if err := r.leaveRings(ctx, g); err != nil {
+		return err
+	}
 	return r.removeRedisOperator(ctx, g)
 }
 

@@ -91,17 +91,15 @@ func (r *Reconciler) ticketStore(ctx context.Context, g *v1alpha1.QTLSGateway, o
 	return s, nil
 }
 
-// wantedRings is what the gateway's revisions need; nil where no session is
+// wantedRings is what the gateway's revisions need: no rings where no session is
 // resumed.
 func wantedRings(g *v1alpha1.QTLSGateway, p plan, s resumption) *rings.Wanted {
+	w := &rings.Wanted{Owner: metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "QTLSGateway", Name: g.Name, UID: g.UID}}
 	if !resolve.Resumes(g) {
-		return nil
+		return w
 	}
-	_, rotation := resolve.TicketTimes(g)
-	w := &rings.Wanted{
-		Rings: p.rings(), Secret: resolve.RingSecretName(g), Rotation: rotation, Drop: g.Annotations[v1alpha1.AnnotationDropTickets], Store: s.Operator,
-		Owner: metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "QTLSGateway", Name: g.Name, UID: g.UID},
-	}
+	_, w.Rotation = resolve.TicketTimes(g)
+	w.Rings, w.Secret, w.Drop, w.Store = p.rings(), resolve.RingSecretName(g), g.Annotations[v1alpha1.AnnotationDropTickets], s.Operator
 	if resources.Replicas(g) == 0 {
 		w.Store = nil // nobody reads
 	}
@@ -174,9 +172,6 @@ func unwanted(g *v1alpha1.QTLSGateway) []client.Object {
 	}
 	if !resolve.Resumes(g) {
 		objects = append(objects, &corev1.Secret{ObjectMeta: at(dataplane.TicketsSecretName(g.Name))})
-		if g.Spec.SessionResumption.Ring == "" {
-			objects = append(objects, &corev1.Secret{ObjectMeta: at(resolve.RingSecretName(g))})
-		}
 	}
 	return objects
 }
@@ -184,6 +179,38 @@ func unwanted(g *v1alpha1.QTLSGateway) []client.Object {
 // storesIn says whether a gateway has a store of a type.
 func storesIn(g *v1alpha1.QTLSGateway, kind v1alpha1.TicketStoreType) bool {
 	return resolve.Resumes(g) && resolve.TicketStoreType(g) == kind
+}
+
+// leaveRings takes the gateway off the Secrets that remember rings, but for that
+// of its present ones: no other remembers anything for it. The last one that
+// leaves takes the Secret with it.
+func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway) error {
+	kind := corev1.SchemeGroupVersion.WithKind("Secret")
+	secrets := &metav1.PartialObjectMetadataList{}
+	secrets.SetGroupVersionKind(kind.GroupVersion().WithKind("SecretList"))
+	if err := r.List(ctx, secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.LabelManagedByValue}); err != nil {
+		return fmt.Errorf("Secrets: %w", err)
+	}
+	for _, s := range secrets.Items {
+		if !resolve.RemembersRings(g, s.Name) || resolve.Resumes(g) && s.Name == resolve.RingSecretName(g) {
+			continue
+		}
+		s.SetGroupVersionKind(kind)
+		before := s.DeepCopy()
+		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == g.UID })
+		var err error
+		switch { // what somebody else writes meanwhile is looked at again
+		case len(s.OwnerReferences) == len(before.OwnerReferences):
+		case len(s.OwnerReferences) == 0:
+			err = r.Delete(ctx, &s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
+		default:
+			err = r.Patch(ctx, &s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("Secret %s: %w", s.Name, err)
+		}
+	}
+	return nil
 }
 
 // remove an object if it is the gateway's own.

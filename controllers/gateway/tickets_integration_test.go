@@ -294,6 +294,29 @@ func TestGatewaysShareANamedRing(t *testing.T) {
 		}
 		return nil
 	})
+
+	// Who resumes no more leaves nothing behind.
+	disable := func(name string) {
+		g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		change(t, c, g, func() { g.Spec.SessionResumption.Mode = v1alpha1.SessionResumptionDisabled })
+	}
+	disable("strict")
+	testenv.Eventually(t, func(ctx context.Context) error {
+		err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+		if err == nil && (len(secret.Data) != 1 || len(secret.OwnerReferences) != 2) {
+			err = fmt.Errorf("it remembers %d rings, for %d gateways", len(secret.Data), len(secret.OwnerReferences))
+		}
+		return err
+	})
+	disable("blue")
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "green"}}
+	change(t, c, g, func() { g.Spec.SessionResumption.Ring = "another" })
+	testenv.Eventually(t, func(ctx context.Context) error {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is still there, for %d gateways (%v)", len(secret.OwnerReferences), err)
+		}
+		return nil
+	})
 }
 
 func TestARingSurvivesTheOperator(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -63,9 +64,17 @@ func RingName(g *v1alpha1.QTLSGateway) string {
 // keeps a shared one apart from those of gateways, whose names have none.
 func RingSecretName(g *v1alpha1.QTLSGateway) string {
 	if name := g.Spec.SessionResumption.Ring; name != "" {
-		return "ticket-ring." + name
+		return sharedRingSecret + name
 	}
-	return g.Name + "-ticket-ring"
+	return g.Name + ownRingSecret
+}
+
+const sharedRingSecret, ownRingSecret = "ticket-ring.", "-ticket-ring"
+
+// RemembersRings says whether a Secret of this name, if it is the operator's, can
+// remember rings of a gateway: of its present spec or of an earlier one.
+func RemembersRings(g *v1alpha1.QTLSGateway, secret string) bool {
+	return secret == g.Name+ownRingSecret || strings.HasPrefix(secret, sharedRingSecret)
 }
 
 // ringID belongs to a namespace, a name and all that a policy decides: a session

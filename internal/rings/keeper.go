@@ -38,7 +38,8 @@ const (
 
 // Wanted is what a gateway needs of its rings.
 type Wanted struct {
-	// Rings by ID: those of its revisions.
+	// Rings by ID: those of its revisions. One without any is known all the same:
+	// nothing is remembered for it.
 	Rings []string
 	// Secret with the records, and who goes with it.
 	Secret string
@@ -144,6 +145,9 @@ func (k *Keeper) Want(name types.NamespacedName, w *Wanted) {
 	}
 	k.gateways[name] = g
 	k.prune()
+	if before != nil && changed {
+		k.reread(name.Namespace, before.Secret)
+	}
 	for _, id := range w.Rings {
 		key := ringKey{name.Namespace, id}
 		r := k.rings[key]
@@ -179,6 +183,19 @@ func (k *Keeper) prune() {
 		if len(k.users(key)) == 0 {
 			r.cancel()
 			delete(k.rings, key)
+		}
+	}
+}
+
+// reread has the rings whose records lie in a Secret look at it again: it may
+// remember something that is of no use any more.
+func (k *Keeper) reread(namespace, secret string) {
+	for key, r := range k.rings {
+		for _, g := range k.users(key) {
+			if key.namespace == namespace && g.Secret == secret {
+				r.stale.Store(true)
+				r.nudge()
+			}
 		}
 	}
 }

@@ -269,3 +269,30 @@ func TestAnOperatorThatEndsWhileTheWrappingKeyIsReplacedLosesNoRing(t *testing.T
 		t.Errorf("epoch %d after %d: the ring was lost", again.Epoch, r.Epoch)
 	}
 }
+
+// A gateway that resumes no sessions any more, or has gone over to another ring,
+// does not keep what was remembered for it.
+func TestNothingIsRememberedForGatewaysThatHaveLeft(t *testing.T) {
+	const another = "00000000000000000000000000000001"
+	for why, elsewhere := range map[string]Wanted{
+		"it resumes no more":  {},
+		"it has another ring": {Rings: []string{"00000000000000000000000000000002"}, Secret: "ticket-ring.other", Rotation: period},
+	} {
+		t.Run(why, func(t *testing.T) {
+			server := storetest.Start(t)
+			w := newWorld(t)
+			k, _ := w.operator()
+			strict := sharing("strict", wanted(server))
+			strict.Rings = []string{another} // of another policy
+			k.Want(name(web), wanted(server))
+			k.Want(name("strict"), strict)
+			await(t, "both have a record", func() bool { return w.record(ringID).Name != "" && w.record(another).Name != "" })
+			elsewhere.Owner = strict.Owner
+			k.Want(name("strict"), &elsewhere)
+			await(t, "its record is gone", func() bool { return w.record(another).Name == "" })
+			if w.record(ringID).Name == "" {
+				t.Error("so is the other's")
+			}
+		})
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ type ring struct {
 	// began is since when it is kept by this operator.
 	began time.Time
 	wake  chan struct{}
+	// stale says that the Secret is to be read again.
+	stale atomic.Bool
 
 	// access is what agents need; the Keeper's lock guards it.
 	access *dataplane.RingAccess
@@ -173,6 +176,9 @@ func (r *ring) demand() demand {
 
 // step does what there is to do, and says when there may be more.
 func (r *ring) step(ctx context.Context) (time.Duration, error) {
+	if r.stale.Swap(false) {
+		r.secret = nil
+	}
 	d := r.demand()
 	if len(d.users) == 0 {
 		return refresh, nil // it is being ended
@@ -250,7 +256,7 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 			}
 		}
 	}
-	if reflect.DeepEqual(next, r.record) && owns(r.secret, d.owners) {
+	if reflect.DeepEqual(next, r.record) && owns(r.secret, d.owners) && !superfluous(r.secret, others) {
 		return nil
 	}
 	secret := r.secret

@@ -54,7 +54,7 @@ func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r 
 	}
 	data := map[string][]byte{recordKey(id): content}
 	for k, d := range secret.Data {
-		if k != recordKey(id) && (keep == nil || slices.ContainsFunc(keep, func(other string) bool { return recordKey(other) == k })) {
+		if k != recordKey(id) && kept(k, keep) {
 			data[k] = d
 		}
 	}
@@ -77,6 +77,22 @@ func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r 
 		return fmt.Errorf("Secret %s: %w", secret.Name, err)
 	}
 	return nil
+}
+
+// kept says whether what is under a key is the record of one of these rings; nil
+// stands for all that there may be.
+func kept(key string, rings []string) bool {
+	return rings == nil || slices.ContainsFunc(rings, func(id string) bool { return recordKey(id) == key })
+}
+
+// superfluous says whether a Secret has more than the records of these rings.
+func superfluous(secret *corev1.Secret, rings []string) bool {
+	for k := range secret.Data {
+		if !kept(k, rings) {
+			return true
+		}
+	}
+	return false
 }
 
 // owns says whether a Secret goes with all of these.
