@@ -403,7 +403,8 @@ type SessionResumption struct {
 	// +kubebuilder:default=Enabled
 	Mode SessionResumptionMode `json:"mode,omitempty"`
 	// ticketLifetime is how long a client may come back with a ticket, from 10s
-	// to 168h, in whole seconds. RFC 8446 allows no more.
+	// to 168h, in whole seconds. RFC 8446 allows no more. Tickets that were issued
+	// under another lifetime are not accepted any more when it changes.
 	// +optional
 	// +kubebuilder:default="2h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('168h')",message="ticketLifetime: 10s to 168h (seven days)"
@@ -416,9 +417,10 @@ type SessionResumption struct {
 	RotationPeriod *metav1.Duration `json:"rotationPeriod,omitempty"`
 	// ring names keys that are shared with other gateways of this namespace
 	// that name them too and have the same policy: a client of one resumes on
-	// another, where a listener of the same name, host names, certificates and
-	// client authentication takes it. Gateways that share keys can pretend to be each other to clients that
-	// resume. Default: keys of the gateway's own.
+	// another of the same ticketLifetime, where a listener of the same name, host
+	// names, certificates and client authentication takes it. Gateways that share
+	// keys can pretend to be each other to clients that resume. Default: keys of
+	// the gateway's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`

@@ -621,6 +621,29 @@ func TestASessionIsOfOneListener(t *testing.T) {
 	}
 }
 
+// A ticket says itself for how long it is good.
+func TestALoweredLifetimeHoldsForTicketsThatAreOut(t *testing.T) {
+	p := newPair(t)
+	p.startShared()
+	client := p.visitor()
+	client.first(p.pod)
+	if !client.again(p.second, classicalPort) {
+		t.Error("before, the session is not resumed")
+	}
+	lowered := p.gateway()
+	lowered.Tickets.LifetimeSeconds /= 2
+	target := p.use(p.render(lowered), 2)
+	p.publish()
+	p.runs(target)
+	p.second.runs(target)
+	if resumed, err := client.visit(p.second, classicalPort); err != nil || resumed {
+		t.Errorf("with a ticket of the longer lifetime: resumed %v, %v", resumed, err)
+	}
+	if !client.again(p.pod, classicalPort) {
+		t.Error("nor is one of the shorter")
+	}
+}
+
 func TestAStoreThatIsAwayDelaysNothing(t *testing.T) {
 	p := newPair(t)
 	p.tell()

@@ -19,7 +19,7 @@ func (r *renderer) tickets(l listener) []string {
 	if t == nil {
 		return []string{"no-tls-tickets"}
 	}
-	file := dataplane.TicketFile{Name: r.label(l.Name), Scope: ticketScope(l.Listener)}
+	file := dataplane.TicketFile{Name: r.label(l.Name), Scope: ticketScope(l.Listener, r.gateway.Tickets.LifetimeSeconds)}
 	if !slices.Contains(t.Files, file) {
 		t.Files = append(t.Files, file)
 	}
@@ -28,14 +28,17 @@ func (r *renderer) tickets(l listener) []string {
 
 // ticketScope is different where a session of one listener must not be resumed
 // on another, also of another gateway that shares the ring: by the listener's
-// name, and by whom it asks its clients to be. Its host names are not in it: a
-// name that it has no more is refused by itself, and one that is added is no
-// reason for a full handshake of everybody.
-func ticketScope(l model.Listener) string {
+// name, by whom it asks its clients to be, and by how long it lets them come back,
+// in seconds. A ticket says itself how long it is good for: one that was issued
+// for longer is not to outlive a lifetime that is lowered. The listener's host
+// names are not in it: a name that it has no more is refused by itself, and one
+// that is added is no reason for a full handshake of everybody.
+func ticketScope(l model.Listener, lifetime int) string {
 	scope := struct {
-		Name   string
-		Client *model.ClientAuthentication
-	}{Name: l.Name}
+		Name     string
+		Client   *model.ClientAuthentication
+		Lifetime int
+	}{Name: l.Name, Lifetime: lifetime}
 	if a := l.ClientAuthentication; a != nil {
 		scope.Client = &model.ClientAuthentication{Required: a.Required, CAs: a.CAs}
 	}
