@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"qtls.dev/qtls/internal/keypair"
@@ -32,7 +33,7 @@ type Order struct {
 type Issued struct {
 	// Chain of the certificate. Its anchor is the CA certificate to hand out.
 	Chain Chain
-	// Shortened says that the authority's own end cut the validity short.
+	// Shortened says that the end of an authority above cut the validity short.
 	Shortened bool
 }
 
@@ -52,12 +53,15 @@ func (a *Authority) Sign(o Order, now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := limitPath(template, own); err != nil {
+	above := a.path()
+	if err := limitPath(template, above); err != nil {
 		return nil, err
 	}
-	shortened := template.NotAfter.After(own.NotAfter)
-	if shortened {
-		template.NotAfter = own.NotAfter
+	shortened := false
+	for _, c := range above {
+		if template.NotAfter.After(c.NotAfter) {
+			template.NotAfter, shortened = c.NotAfter, true
+		}
 	}
 	if template.NotBefore.Before(own.NotBefore) {
 		template.NotBefore = own.NotBefore
@@ -66,7 +70,35 @@ func (a *Authority) Sign(o Order, now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Issued{Chain: a.chainOf(leaf), Shortened: shortened}, nil
+	issued := &Issued{Chain: a.chainOf(leaf), Shortened: shortened}
+	if err := issued.verify(o, now); err != nil {
+		return nil, fmt.Errorf("no client would take the certificate under the authority %q: %w", own.Subject, err)
+	}
+	return issued, nil
+}
+
+// verify that a client which trusts the anchor takes the certificate: what is above
+// an authority may limit names and usages, and expire.
+func (i *Issued) verify(o Order, now time.Time) error {
+	usage := x509.ExtKeyUsageAny
+	if !o.IsCA && slices.Contains(o.ExtKeyUsage, x509.ExtKeyUsageServerAuth) {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	at := now
+	if begin := i.Chain.Leaf().NotBefore; at.Before(begin) {
+		at = begin
+	}
+	return i.Chain.verify([]*x509.Certificate{i.Chain.Anchor}, usage, at)
+}
+
+// path is the authority's own certificate and all that are above it, the anchor
+// last.
+func (a *Authority) path() []*x509.Certificate {
+	path := slices.Clone(a.Chain.Certificates)
+	if path[len(path)-1] != a.Chain.Anchor {
+		path = append(path, a.Chain.Anchor)
+	}
+	return path
 }
 
 // chainOf puts a certificate on top of the authority's own chain.
@@ -78,18 +110,27 @@ func (a *Authority) chainOf(leaf *x509.Certificate) Chain {
 	return chain
 }
 
-// limitPath keeps a new authority's pathLenConstraint below that of the one
-// above it (RFC 5280, section 4.2.1.9).
-func limitPath(template, above *x509.Certificate) error {
+// limitPath keeps a new authority's pathLenConstraint below those of the ones above
+// it, from its own signer on: each counts the authorities between (RFC 5280, section
+// 4.2.1.9), but for those that sign themselves anew under one name.
+func limitPath(template *x509.Certificate, above []*x509.Certificate) error {
 	if !template.IsCA {
 		return nil
 	}
-	switch {
-	case above.MaxPathLen == 0 && above.MaxPathLenZero:
-		return fmt.Errorf("the authority %q may sign no other authorities (its pathLenConstraint is 0), and the request has isCA", above.Subject)
-	case above.MaxPathLen > 0:
-		template.MaxPathLen = above.MaxPathLen - 1
-		template.MaxPathLenZero = template.MaxPathLen == 0
+	between := 0
+	for _, c := range above {
+		if limited := c.MaxPathLen > 0 || c.MaxPathLen == 0 && c.MaxPathLenZero; limited {
+			left := c.MaxPathLen - between - 1
+			if left < 0 {
+				return fmt.Errorf("the authority %q may sign no other authorities here (its pathLenConstraint is %d), and the request has isCA", c.Subject, c.MaxPathLen)
+			}
+			if template.MaxPathLen < 0 || left < template.MaxPathLen {
+				template.MaxPathLen, template.MaxPathLenZero = left, left == 0
+			}
+		}
+		if !bytes.Equal(c.RawSubject, c.RawIssuer) {
+			between++
+		}
 	}
 	return nil
 }

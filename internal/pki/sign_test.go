@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"math/big"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/openssl/openssltest"
 )
 
 // authorityOf is an algorithm for the authority of a family.
@@ -158,21 +160,84 @@ func TestPathLengthShrinks(t *testing.T) {
 	withPath := func(length int) *x509.Certificate {
 		return &x509.Certificate{MaxPathLen: length, MaxPathLenZero: length == 0}
 	}
-	for _, c := range []struct {
-		above *x509.Certificate
+	named := func(c *x509.Certificate, subject, issuer string) *x509.Certificate {
+		c.RawSubject, c.RawIssuer = []byte(subject), []byte(issuer)
+		return c
+	}
+	middle := named(withPath(-1), "middle", "top")
+	link := named(withPath(-1), "middle", "middle")
+	for name, c := range map[string]struct {
+		above []*x509.Certificate
 		want  int
 		err   bool
 	}{
-		{withPath(-1), -1, false}, {withPath(2), 1, false}, {withPath(1), 0, false}, {withPath(0), 0, true},
+		"without a limit":             {[]*x509.Certificate{withPath(-1)}, -1, false},
+		"2":                           {[]*x509.Certificate{withPath(2)}, 1, false},
+		"1":                           {[]*x509.Certificate{withPath(1)}, 0, false},
+		"0":                           {[]*x509.Certificate{withPath(0)}, 0, true},
+		"2 further up":                {[]*x509.Certificate{middle, withPath(2)}, 0, false},
+		"1 further up":                {[]*x509.Certificate{middle, withPath(1)}, 0, true},
+		"1 further up, beyond a link": {[]*x509.Certificate{link, withPath(1)}, 0, false},
+		"1, and more further up":      {[]*x509.Certificate{named(withPath(1), "middle", "top"), withPath(5)}, 0, false},
+		"more, and 2 further up":      {[]*x509.Certificate{named(withPath(5), "middle", "top"), withPath(2)}, 0, false},
 	} {
 		template := &x509.Certificate{IsCA: true, MaxPathLen: -1}
 		err := limitPath(template, c.above)
 		if (err != nil) != c.err || err == nil && (template.MaxPathLen != c.want || template.MaxPathLenZero != (c.want == 0)) {
-			t.Errorf("below %d: %d, %v", c.above.MaxPathLen, template.MaxPathLen, err)
+			t.Errorf("below %s: %d, %v", name, template.MaxPathLen, err)
 		}
 	}
-	if err := limitPath(&x509.Certificate{}, withPath(0)); err != nil {
+	if err := limitPath(&x509.Certificate{}, []*x509.Certificate{withPath(0)}); err != nil {
 		t.Errorf("a leaf below an authority that may sign no authorities: %v", err)
+	}
+}
+
+// What no client would take is not signed.
+func TestWhatAnAuthorityIsLimitedTo(t *testing.T) {
+	openssltest.Use(t)
+	for _, algorithm := range []v1alpha1.KeyAlgorithm{"ML-DSA-65", "haetae2"} {
+		k := key(t, algorithm)
+		limited := func(change func(*x509.Certificate)) *Authority {
+			template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+				IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, SubjectKeyId: []byte{1}}
+			change(template)
+			c, err := create(template, template, k.Public(), k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return authority(t, k, &Issued{Chain: Chain{Certificates: []*x509.Certificate{c}, Anchor: c}})
+		}
+		for name, c := range map[string]struct {
+			change func(*x509.Certificate)
+			err    bool
+		}{
+			"to nothing":     {func(*x509.Certificate) {}, false},
+			"to its names":   {func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example.com"} }, false},
+			"to other names": {func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example.org"} }, true},
+			"to servers":     {func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, false},
+			"to clients":     {func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, true},
+		} {
+			issued, err := limited(c.change).Sign(order(t, key(t, "ML-DSA-44")), now)
+			if (err != nil) != c.err || err != nil && !strings.Contains(err.Error(), `under the authority "CN=CA"`) {
+				t.Errorf("%s, limited %s: %v, %v", algorithm, name, issued, err)
+			}
+		}
+	}
+}
+
+func TestNothingOutlivesTheRoot(t *testing.T) {
+	top := root(t, "ML-DSA-87")
+	k := newKey(t, "ML-DSA-65")
+	middle := authority(t, k, sign(t, top, orderCA(t, k, "Intermediate")))
+	short := *top.Certificate()
+	short.NotAfter = now.Add(time.Hour)
+	middle.Chain.Anchor = &short
+	if issued := sign(t, middle, order(t, key(t, "ML-DSA-44"))); !issued.Chain.Leaf().NotAfter.Equal(short.NotAfter) || !issued.Shortened {
+		t.Errorf("until %s, the root until %s", issued.Chain.Leaf().NotAfter, short.NotAfter)
+	}
+	short.NotAfter = now.Add(-time.Hour)
+	if _, err := middle.Sign(order(t, key(t, "ML-DSA-44")), now); err == nil {
+		t.Error("it signs under a root that has expired")
 	}
 }
 
