@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/issuers"
@@ -642,10 +643,20 @@ func (i *issuance) issuerProblem(ctx context.Context) error {
 		return err
 	}
 	_, status := issuers.Parts(issuer)
-	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
+	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse && !signsFor(status.Authorities, i.algorithm) {
 		return conditions.Stalled(v1alpha1.ReasonIssuerNotReady, "issuerRef: %s is not ready: %s", i.state.Want.issuer(), ready.Message)
 	}
 	return nil
+}
+
+// signsFor says whether there is an authority for keys of an algorithm: an issuer
+// that is not ready may lack the other family's alone.
+func signsFor(authorities []v1alpha1.Authority, algorithm v1alpha1.KeyAlgorithm) bool {
+	own, ok := algorithms.LookupKeyAlgorithm(algorithm)
+	return ok && slices.ContainsFunc(authorities, func(a v1alpha1.Authority) bool {
+		is, ok := algorithms.LookupKeyAlgorithm(v1alpha1.KeyAlgorithm(a.Algorithm))
+		return ok && is.Family == own.Family
+	})
 }
 
 // isMomentary says whether an error is one to try again after, later and later.

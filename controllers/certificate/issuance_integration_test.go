@@ -294,6 +294,29 @@ func TestRequestsThatCannotBeSigned(t *testing.T) {
 	w.issued(pqOnly)
 }
 
+// What one family's certificate waits for is not the other's trouble.
+func TestOneAuthorityIsGone(t *testing.T) {
+	w := withCA(t)
+	issuer := caIssuer("half", "root-ml-dsa-65", "gone")
+	w.create(issuer)
+	w.eventually(func() error {
+		w.get(issuer)
+		if len(issuer.Status.Authorities) != 1 || !meta.IsStatusConditionFalse(issuer.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Errorf("issuer: %+v", issuer.Status)
+		}
+		return nil
+	})
+	w.approving = false
+	pq, classical := server("pq", "half", "ML-DSA-65"), server("classical", "half", "ECDSA-P256")
+	w.create(pq, classical)
+	w.condition(pq, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWaitingForApproval)
+	if c := w.condition(classical, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonIssuerNotReady); !strings.Contains(c.Message, "gone") {
+		t.Error(c.Message)
+	}
+	w.approving = true
+	w.issued(pq)
+}
+
 func TestAnotherStatusIsPutBack(t *testing.T) {
 	w := withCA(t)
 	web := server("web", "ca", "ECDSA-P256")

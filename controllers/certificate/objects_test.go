@@ -362,6 +362,27 @@ func TestSecretsReplaceOnlyWhatWasLookedAt(t *testing.T) {
 	}
 }
 
+func TestWhichAuthoritySigns(t *testing.T) {
+	of := func(names ...string) (all []v1alpha1.Authority) {
+		for _, n := range names {
+			all = append(all, v1alpha1.Authority{Algorithm: n})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		authorities []v1alpha1.Authority
+		algorithm   v1alpha1.KeyAlgorithm
+		want        bool
+	}{
+		{nil, "ML-DSA-65", false}, {of("ML-DSA-87"), "ML-DSA-65", true}, {of("ML-DSA-87"), "ECDSA-P256", false}, {of("haetae2"), "ML-DSA-65", true},
+		{of("RSA-3072"), "ECDSA-P256", true}, {of("ML-DSA-87", "RSA-3072"), "ECDSA-P256", true}, {of("unknown"), "ECDSA-P256", false},
+	} {
+		if got := signsFor(c.authorities, c.algorithm); got != c.want {
+			t.Errorf("%v for %s: %t", c.authorities, c.algorithm, got)
+		}
+	}
+}
+
 func TestWhichSecretsAreTakenOver(t *testing.T) {
 	of := func(c *v1alpha1.PQCCertificate) []metav1.OwnerReference {
 		return []metav1.OwnerReference{*metav1.NewControllerRef(c, certificateKind)}
