@@ -81,6 +81,16 @@ func TestWithoutBenchmarksTheOperatorHasNoRightsOfTheirs(t *testing.T) {
 	}
 }
 
+// All else is patched: what somebody else has in an object stays.
+func TestWhatTheOperatorMayReplace(t *testing.T) {
+	for _, right := range fromMarkers(t) {
+		verb, resource, _ := strings.Cut(strings.TrimSpace(right), " ")
+		if verb == "update" && resource != "/secrets" && resource != "coordination.k8s.io/leases" && !strings.HasSuffix(resource, "/finalizers") {
+			t.Errorf("%s", right)
+		}
+	}
+}
+
 func TestNothingIsGrantedByWildcard(t *testing.T) {
 	for key, o := range render(t, "").objects {
 		var rules []rbacv1.PolicyRule

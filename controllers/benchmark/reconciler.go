@@ -26,7 +26,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks,verbs=get;list;watch
-// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks/status,verbs=patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks/finalizers,verbs=update
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsgateways,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch;delete

@@ -22,7 +22,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarkschedules,verbs=get;list;watch
-// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarkschedules/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarkschedules/status,verbs=patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarkschedules/finalizers,verbs=update
 // +kubebuilder:rbac:groups=qtls.dev,resources=qtlsbenchmarks,verbs=get;list;watch;create;delete
 

@@ -35,7 +35,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates,verbs=get;list;watch
-// +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/status,verbs=patch
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqccertificates/finalizers,verbs=update
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools,verbs=get;list;watch

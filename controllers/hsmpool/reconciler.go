@@ -27,7 +27,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools,verbs=get;list;watch
-// +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 

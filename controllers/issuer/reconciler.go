@@ -22,7 +22,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers;pqcclusterissuers;hsmpools,verbs=get;list;watch
-// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers/status;pqcclusterissuers/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=qtls.dev,resources=pqcissuers/status;pqcclusterissuers/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
