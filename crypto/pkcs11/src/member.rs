@@ -116,6 +116,29 @@ impl Alarm for Beginning {
     }
 }
 
+/// The end of the time that a check may take. Nobody else's time-out tells that a member hangs that no signature is asked of.
+struct Checking {
+    member: Weak<Member>,
+    since: Instant,
+    time: Duration,
+}
+
+impl Alarm for Checking {
+    fn ring(&self) {
+        let Some(member) = self.member.upgrade() else { return };
+        {
+            let queue = lock(&member.queue);
+            // Another session may be well. And where a key is being made, that may keep the others waiting, and has a time of
+            // its own.
+            if queue.state != State::Up || queue.answered >= self.since || queue.calls > 0 {
+                return;
+            }
+        }
+        let what = format!("no answer to a check in {} ms", self.time.as_millis());
+        member.went_down(&Failure::new(CKR_DEVICE_ERROR, what));
+    }
+}
+
 fn no_answer(time: Duration) -> Failure {
     Failure::new(CKR_DEVICE_ERROR, format!("no answer in {} ms", time.as_millis()))
 }
@@ -166,6 +189,8 @@ struct Queue {
     changes: u64,
     /// When a worker last came back from the library.
     answered: Instant,
+    /// Workers that do something else than to sign.
+    calls: usize,
     /// The last failure that was told, so that it is not told with every attempt.
     told: String,
     stopping: bool,
@@ -207,6 +232,7 @@ impl Member {
             found: HashMap::new(),
             changes: 0,
             answered: Instant::now(),
+            calls: 0,
             told: String::new(),
             stopping: false,
             workers: 0,
@@ -469,7 +495,7 @@ impl Member {
         }
     }
 
-    fn work(&self) {
+    fn work(self: &Arc<Member>) {
         let mut connection =
             Connection { member: self, session: None, handles: HashMap::new(), failures: 0, changes: 0 };
         if self.attempt(&mut connection).is_ok() {
@@ -484,7 +510,12 @@ impl Member {
                 Task::Sign(job) => {
                     let result = match &job.work {
                         Work::Sign(request) => connection.sign(request),
-                        Work::Call(call) => connection.with_session(|c| call(&mut **c.session()?)).map(|()| vec![]),
+                        Work::Call(call) => {
+                            lock(&self.queue).calls += 1;
+                            let done = connection.with_session(|c| call(&mut **c.session()?));
+                            lock(&self.queue).calls -= 1;
+                            done.map(|()| vec![])
+                        }
                     };
                     if let Err(e) = &result {
                         if matches!(e.verdict(), Verdict::Device | Verdict::Pin) {
@@ -503,7 +534,11 @@ impl Member {
                     }
                 }
                 Task::Check => {
+                    let alarm = self.watch_check(&connection);
                     let _ = self.attempt(&mut connection);
+                    if let Some((timer, alarm)) = alarm {
+                        timer.cancel(alarm);
+                    }
                 }
                 Task::Close => connection.close(),
                 Task::Stop => break,
@@ -511,6 +546,18 @@ impl Member {
         }
         connection.close();
         lock(&self.queue).workers -= 1;
+    }
+
+    /// Has an alarm ring if a check takes too long: somewhat longer than a signature may, for a session that has a time-out of
+    /// its own says more. A session that is opened may be long over a login: where others are open, they tell how the
+    /// token is.
+    fn watch_check(self: &Arc<Member>, connection: &Connection) -> Option<(&'static Timer, AlarmId)> {
+        if connection.session.is_none() && lock(&self.queue).open > 0 {
+            return None;
+        }
+        let (timer, since, time) = (Timer::of_process()?, Instant::now(), self.settings.timeout * 5 / 4);
+        let checking = Checking { member: Arc::downgrade(self), since, time };
+        Some((timer, timer.set(since + time, Arc::new(checking))))
     }
 
     /// Checks the session, or opens one.

@@ -46,6 +46,11 @@ impl Pool {
         self.members.iter().map(|m| (m.name(), m.state())).collect()
     }
 
+    #[cfg(test)]
+    pub fn members(&self) -> &[Arc<Member>] {
+        &self.members
+    }
+
     /// What says how the members are, for as long as they are there.
     pub fn observer(&self) -> impl Fn() -> Vec<Status> + Send + 'static {
         let members = self.members.clone();

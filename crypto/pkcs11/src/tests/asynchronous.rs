@@ -175,7 +175,7 @@ fn more_jobs_than_sessions_wait_in_a_queue() {
 
 #[test]
 fn a_paused_job_goes_to_the_next_member_when_its_time_is_over() {
-    let two = Two::impatient(|_, _| {});
+    let two = Two::unchecked(|_, _| {});
     let connection = Connection::new();
     two.await_states(State::Up, State::Up);
     two.a.hangs.store(true, SeqCst);
@@ -327,7 +327,7 @@ fn leave(body: Body) {
 
 #[test]
 fn a_member_that_hangs_is_down_though_all_clients_have_left() {
-    let two = Two::impatient(|_, b| b.gone.store(true, SeqCst));
+    let two = Two::unchecked(|_, b| b.gone.store(true, SeqCst));
     two.await_states(State::Up, State::Down);
     two.a.hangs.store(true, SeqCst);
     let ask = || {

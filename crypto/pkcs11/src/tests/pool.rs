@@ -127,6 +127,10 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+fn impatient(time: Duration) -> String {
+    CONFIG.replacen("timeout = 2000ms", &format!("timeout = {}ms", time.as_millis()), 1)
+}
+
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn log(message: &str) {
@@ -145,10 +149,19 @@ impl Two {
 
     /// The first member's.
     pub fn with_timeout(time: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
-        Two::with(&CONFIG.replacen("timeout = 2000ms", &format!("timeout = {}ms", time.as_millis()), 1), prepare)
+        Two::with(&impatient(time), prepare)
+    }
+
+    /// Nor is it checked: what it is found out by is a signature.
+    pub fn unchecked(prepare: impl Fn(&Fake, &Fake)) -> Two {
+        Two::start(&impatient(TIMEOUT), Duration::from_secs(3600), prepare)
     }
 
     fn with(config: &str, prepare: impl Fn(&Fake, &Fake)) -> Two {
+        Two::start(config, Duration::from_millis(20), prepare)
+    }
+
+    fn start(config: &str, checks: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
         let (a, b) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
         prepare(&a, &b);
         let config = config.replace("timeout = 2000ms", "timeout = 60000ms");
@@ -156,7 +169,7 @@ impl Two {
         let token = |m: &crate::config::Member| -> Box<dyn Token> {
             Box::new(FakeToken(if m.name == config.members[0].name { a.clone() } else { b.clone() }))
         };
-        let pool = Pool::start(&config, token, Duration::from_millis(20), log);
+        let pool = Pool::start(&config, token, checks, log);
         Two { a, b, pool }
     }
 
@@ -254,7 +267,7 @@ fn no_signature_is_lost_while_members_are_killed_in_turn() {
 
 #[test]
 fn a_member_that_hangs_is_given_up_after_its_time_out_and_left_alone() {
-    let two = Two::impatient(|_, _| {});
+    let two = Two::unchecked(|_, _| {});
     two.await_states(State::Up, State::Up);
     two.a.hangs.store(true, SeqCst);
     let start = Instant::now();
@@ -315,6 +328,66 @@ fn a_member_that_hangs_when_it_is_opened_is_down_when_its_time_is_over() {
     two.await_states(State::Up, State::Up);
     until("its sessions are open", || two.pool.observer()()[0].sessions == 2);
     assert_eq!(two.a.opened.load(SeqCst), 2, "what was at it went on with it");
+}
+
+/// Nobody asks it for a signature.
+#[test]
+fn an_idle_member_that_hangs_is_down_when_a_check_has_taken_too_long() {
+    let two = Two::impatient(|_, _| {});
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    two.await_states(State::Down, State::Up);
+    two.sign().unwrap();
+    let first = &two.pool.observer()()[0];
+    assert_eq!(first.last_error, "no answer to a check in 1250 ms: CKR_DEVICE_ERROR (0x30)");
+    assert_eq!(
+        (two.signed(), first.failures, first.failovers),
+        ((0, 1), 0, 0),
+        "the first signature did not pay for it"
+    );
+    two.a.hangs.store(false, SeqCst);
+    until("it signs again", || {
+        two.sign().unwrap();
+        two.signed().0 > 0
+    });
+}
+
+#[test]
+fn a_check_that_is_slow_takes_no_member_down() {
+    let two = Two::new(); // with a minute for each answer
+    two.await_states(State::Up, State::Up);
+    until("its sessions are open", || two.pool.observer()()[0].sessions == 2);
+    let before = two.pool.observer()()[0].clone();
+    for _ in 0..3 {
+        two.a.hangs.store(true, SeqCst);
+        until("both sessions are checked", || two.a.hanging.load(SeqCst) == 2);
+        thread::sleep(Duration::from_millis(100));
+        two.a.hangs.store(false, SeqCst);
+        until("they are answered", || two.a.hanging.load(SeqCst) == 0);
+    }
+    assert_eq!(two.pool.observer()()[0], before, "up, since then, and nothing failed");
+}
+
+/// A library may do one thing at a time, and a key take it long.
+#[test]
+fn a_member_that_makes_a_key_is_not_down_because_its_checks_wait() {
+    let two = Two::impatient(|_, _| {});
+    let make = |token: Arc<Fake>| {
+        move |_: &mut dyn Session| {
+            token.hangs.store(true, SeqCst);
+            until("the other session is checked", || token.hanging.load(SeqCst) == 1);
+            thread::sleep(2 * TIMEOUT);
+            token.hangs.store(false, SeqCst);
+            Ok(())
+        }
+    };
+    // A slow machine may take as long for a check by itself.
+    until("it is up before, after and meanwhile", || {
+        two.await_states(State::Up, State::Up);
+        let since = two.pool.observer()()[0].since;
+        two.pool.members()[0].call(Duration::from_secs(300), make(two.a.clone())).unwrap();
+        two.pool.observer()()[0].since == since
+    });
 }
 
 /// A login may take longer than a signature may. Who asks meanwhile waits for it, as long as for a signature.
