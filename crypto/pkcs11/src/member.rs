@@ -16,6 +16,7 @@ use crate::{
 use cryptoki_sys::*;
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     thread,
     time::{Duration, Instant, SystemTime},
@@ -41,6 +42,8 @@ struct Job {
     start: Instant,
     progress: Mutex<Progress>,
     asker: Asker,
+    /// Another member can do it at once: it does not wait here for its turn while this one is down.
+    elsewhere: bool,
 }
 
 /// Who gets a job's result.
@@ -65,15 +68,15 @@ pub trait Order: Send {
 }
 
 impl Job {
-    fn new(work: Work, start: Instant, asker: Asker) -> Arc<Job> {
-        Arc::new(Job { work, start, progress: Mutex::new(Progress::Queued), asker })
+    fn new(work: Work, start: Instant, asker: Asker, elsewhere: bool) -> Arc<Job> {
+        Arc::new(Job { work, start, progress: Mutex::new(Progress::Queued), asker, elsewhere })
     }
 
     /// Whoever ends it answers it; nobody else does. What it was before, unless it has ended already.
     fn end(&self) -> Option<Progress> {
         let mut progress = lock(&self.progress);
         match *progress {
-            Progress::Queued | Progress::Started(_) => Some(std::mem::replace(&mut *progress, Progress::Ended)),
+            Progress::Queued | Progress::Started(_) => Some(mem::replace(&mut *progress, Progress::Ended)),
             Progress::Ended | Progress::Answered(_) => None,
         }
     }
@@ -135,7 +138,7 @@ impl Alarm for Checking {
             }
         }
         let what = format!("no answer to a check in {} ms", self.time.as_millis());
-        member.went_down(&Failure::new(CKR_DEVICE_ERROR, what));
+        member.went_down(&Failure::new(CKR_DEVICE_ERROR, what), true);
     }
 }
 
@@ -249,7 +252,7 @@ impl Member {
             }
         }
         if lock(&member.queue).workers == 0 {
-            member.went_down(&Failure::new(CKR_HOST_MEMORY, "no thread can be started"));
+            member.went_down(&Failure::new(CKR_HOST_MEMORY, "no thread can be started"), false);
         }
         if let Some(timer) = Timer::of_process() {
             let beginning = Beginning(Arc::downgrade(&member));
@@ -266,9 +269,10 @@ impl Member {
         lock(&self.queue).state
     }
 
-    /// Has a worker make one signature, and waits for it until the time-out.
-    pub fn sign(self: &Arc<Member>, request: &Arc<Request>) -> Result<Vec<u8>> {
-        self.wait(Work::Sign(request.clone()), self.settings.timeout)
+    /// Has a worker make one signature, and waits for it until the time-out. Where another member can make it, it does not wait
+    /// for its turn at one that goes down.
+    pub fn sign(self: &Arc<Member>, request: &Arc<Request>, elsewhere: bool) -> Result<Vec<u8>> {
+        self.wait(Work::Sign(request.clone()), self.settings.timeout, elsewhere)
     }
 
     /// Has a worker make one signature; the order is told it, or that there is none when the time-out has passed.
@@ -320,7 +324,7 @@ impl Member {
             *lock(&place) = Some(done);
             Ok(())
         };
-        self.wait(Work::Call(Arc::new(call)), time)?;
+        self.wait(Work::Call(Arc::new(call)), time, false)?;
         let done = lock(&result).take();
         done.ok_or_else(|| Failure::new(CKR_GENERAL_ERROR, "no result"))
     }
@@ -347,8 +351,12 @@ impl Member {
     fn enqueue(&self, job: &Arc<Job>) -> Result<()> {
         let mut queue = lock(&self.queue);
         // One that has yet to begin may be long over a login: it is waited for.
-        if queue.stopping || queue.state == State::Down && queue.failures > 0 && queue.idle == 0 {
+        let down = queue.state == State::Down;
+        if queue.stopping || down && queue.failures > 0 && queue.idle == 0 {
             return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
+        }
+        if down && job.elsewhere {
+            return Err(Failure::new(CKR_DEVICE_ERROR, "it is down"));
         }
         queue.jobs.push_back(job.clone());
         let sleeps = queue.idle > 0;
@@ -360,7 +368,8 @@ impl Member {
     }
 
     fn submit(self: &Arc<Member>, work: Work, start: Instant, time: Duration, order: Box<dyn Order>) {
-        let job = Job::new(work, start, Asker::Told(Mutex::new(Some(Told { order, alarm: None }))));
+        let asker = Asker::Told(Mutex::new(Some(Told { order, alarm: None })));
+        let job = Job::new(work, start, asker, false);
         let Some(timer) = Timer::of_process() else {
             return self.finish(&job, Err(Failure::new(CKR_HOST_MEMORY, "no thread can be started")));
         };
@@ -377,8 +386,8 @@ impl Member {
         }
     }
 
-    fn wait(self: &Arc<Member>, work: Work, time: Duration) -> Result<Vec<u8>> {
-        let job = Job::new(work, Instant::now(), Asker::Waits(Waiter::for_caller()));
+    fn wait(self: &Arc<Member>, work: Work, time: Duration, elsewhere: bool) -> Result<Vec<u8>> {
+        let job = Job::new(work, Instant::now(), Asker::Waits(Waiter::for_caller()), elsewhere);
         let Asker::Waits(waiter) = &job.asker else { unreachable!() };
         if let Err(failure) = self.enqueue(&job) {
             self.finish(&job, Err(failure));
@@ -386,7 +395,7 @@ impl Member {
         let expiry = Arc::new(Expiry { member: self.clone(), job: job.clone(), time });
         let answered = |progress: &Progress| matches!(progress, Progress::Answered(_));
         let mut progress = waiter.wait(&job.progress, job.start + time, expiry, answered);
-        match std::mem::replace(&mut *progress, Progress::Ended) {
+        match mem::replace(&mut *progress, Progress::Ended) {
             Progress::Answered(result) => result,
             _ => Err(Failure::new(CKR_GENERAL_ERROR, "no answer")),
         }
@@ -425,7 +434,7 @@ impl Member {
     /// What is said of a job whose time is over.
     fn give_up(&self, job: &Arc<Job>, hangs: bool, time: Duration) -> Failure {
         // All workers may hang in a check, or in the library's first call: then nobody has answered for as long.
-        let (hangs, news) = {
+        let (hangs, all_hang, news) = {
             let mut queue = lock(&self.queue);
             // It is the first, as a rule: their times are over in the order in which they came.
             if let Some(at) = queue.jobs.iter().position(|j| Arc::ptr_eq(j, job)) {
@@ -435,12 +444,12 @@ impl Member {
             // Of the thousands that may wait, one is enough to tell it.
             let news = hangs || all_hang && queue.state != State::Down;
             queue.hangs = (queue.hangs + news as u32).min(6);
-            (hangs || all_hang, news)
+            (hangs || all_hang, all_hang, news)
         };
         if hangs {
             let failure = no_answer(time);
             if news {
-                self.went_down(&failure);
+                self.went_down(&failure, all_hang);
             }
             return failure;
         }
@@ -453,11 +462,18 @@ impl Member {
         self.work.notify_all();
     }
 
+    /// Jobs that wait for their turn.
+    #[cfg(test)]
+    pub fn queued(&self) -> usize {
+        lock(&self.queue).jobs.len()
+    }
+
     pub fn stopped(&self) -> bool {
         lock(&self.queue).workers == 0
     }
 
-    fn went_down(&self, failure: &Failure) {
+    /// `all_hang` says that no worker has come back from the library for as long as a signature may take.
+    fn went_down(&self, failure: &Failure, all_hang: bool) {
         // A wrong PIN is no reason to end other members' use of the library.
         if failure.verdict() == Verdict::Device {
             self.token.failed();
@@ -466,7 +482,13 @@ impl Member {
         queue.failures += 1;
         self.work.notify_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
+        // Jobs that no worker will begin with, and those that another member can do, do not wait for their time-out here.
+        let nobody = all_hang && queue.idle == 0;
+        let (back, kept): (VecDeque<_>, _) =
+            mem::take(&mut queue.jobs).into_iter().partition(|job| nobody || job.elsewhere);
+        queue.jobs = kept;
         self.enter_down(queue, failure);
+        back.iter().for_each(|job| self.finish(job, Err(failure.clone())));
     }
 
     fn enter_down(&self, mut queue: MutexGuard<Queue>, failure: &Failure) {
@@ -519,7 +541,7 @@ impl Member {
                     };
                     if let Err(e) = &result {
                         if matches!(e.verdict(), Verdict::Device | Verdict::Pin) {
-                            self.went_down(e);
+                            self.went_down(e, false);
                         }
                     } else {
                         self.signed();
@@ -566,7 +588,7 @@ impl Member {
         if let Err(e) = &result {
             // A token that has no session left to give serves with those it gave.
             if e.verdict() != Verdict::Unable || lock(&self.queue).open == 0 {
-                self.went_down(e);
+                self.went_down(e, false);
             }
         }
         result

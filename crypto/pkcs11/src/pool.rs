@@ -91,7 +91,8 @@ impl Pool {
                 self.members[order[n - 1]].failed_over();
             }
             let asked = Instant::now();
-            let failure = match self.members[i].sign(&request) {
+            let elsewhere = order[n + 1..].iter().any(|&i| self.members[i].state() == State::Up);
+            let failure = match self.members[i].sign(&request, elsewhere) {
                 Ok(signature) => return Ok(signature),
                 Err(e) => e,
             };

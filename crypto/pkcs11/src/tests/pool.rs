@@ -4,7 +4,7 @@ use super::{config, files, CONFIG};
 use crate::{
     config::{Config, Key},
     library::lock,
-    member::State,
+    member::{Order, State},
     pool::Pool,
     token::{Failure, Mechanism, Request, Result, Session, Token},
 };
@@ -12,7 +12,7 @@ use cryptoki_sys::*;
 use std::{
     sync::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
-        Arc, Mutex,
+        mpsc, Arc, Mutex,
     },
     thread,
     time::{Duration, Instant},
@@ -127,6 +127,14 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Between checks.
+const OFTEN: Duration = Duration::from_millis(20);
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn parse(config: &str) -> Config {
+    Config::parse(&config.replace("timeout = 2000ms", "timeout = 60000ms"), &files).unwrap()
+}
+
 fn impatient(time: Duration) -> String {
     CONFIG.replacen("timeout = 2000ms", &format!("timeout = {}ms", time.as_millis()), 1)
 }
@@ -154,18 +162,25 @@ impl Two {
 
     /// Nor is it checked: what it is found out by is a signature.
     pub fn unchecked(prepare: impl Fn(&Fake, &Fake)) -> Two {
-        Two::start(&impatient(TIMEOUT), Duration::from_secs(3600), prepare)
+        Two::start(parse(&impatient(TIMEOUT)), NEVER, prepare)
+    }
+
+    /// The first member has one session, and more time than any test waits.
+    fn narrow(checks: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
+        let mut config = parse(CONFIG);
+        config.members[0].sessions = 1;
+        config.members[0].timeout = NEVER;
+        Two::start(config, checks, prepare)
     }
 
     fn with(config: &str, prepare: impl Fn(&Fake, &Fake)) -> Two {
-        Two::start(config, Duration::from_millis(20), prepare)
+        Two::start(parse(config), OFTEN, prepare)
     }
 
-    fn start(config: &str, checks: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
+    fn start(config: Config, checks: Duration, prepare: impl Fn(&Fake, &Fake)) -> Two {
         let (a, b) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
         prepare(&a, &b);
-        let config = config.replace("timeout = 2000ms", "timeout = 60000ms");
-        let config = Arc::new(Config::parse(&config, &files).unwrap());
+        let config = Arc::new(config);
         let token = |m: &crate::config::Member| -> Box<dyn Token> {
             Box::new(FakeToken(if m.name == config.members[0].name { a.clone() } else { b.clone() }))
         };
@@ -282,6 +297,77 @@ fn a_member_that_hangs_is_given_up_after_its_time_out_and_left_alone() {
     two.await_states(State::Up, State::Up);
     two.sign().unwrap();
     assert!(two.signed().0 >= 1, "it is used again");
+}
+
+/// It was not begun: there is no risk in it, and nothing to wait for.
+#[test]
+fn what_waits_for_its_turn_at_a_member_that_goes_down_is_made_by_the_next_one_at_once() {
+    let two = Two::narrow(OFTEN, |_, _| {});
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    until("its session is checked", || two.a.hanging.load(SeqCst) == 1);
+    thread::scope(|scope| {
+        let signatures: Vec<_> = (0..6).map(|_| scope.spawn(|| two.sign())).collect();
+        until("all wait for the session", || two.pool.members()[0].queued() == 6);
+        // The check fails; and then who would take up the next signature is held up, as where a machine is gone.
+        two.a.hangs_in_open.store(true, SeqCst);
+        two.a.gone.store(true, SeqCst);
+        two.a.hangs.store(false, SeqCst);
+        until("they are made", || signatures.iter().all(|s| s.is_finished()));
+        signatures.into_iter().for_each(|s| assert_eq!(s.join().unwrap(), Ok(())));
+    });
+    let first = &two.pool.observer()()[0];
+    assert_eq!((two.signed(), first.failures, first.failovers), ((0, 6), 6, 6));
+}
+
+#[test]
+fn what_waits_for_its_turn_at_the_only_member_stays_there_when_that_goes_down() {
+    let two = Two::narrow(OFTEN, |_, b| b.gone.store(true, SeqCst));
+    two.await_states(State::Up, State::Down);
+    two.a.hangs.store(true, SeqCst);
+    until("its session is checked", || two.a.hanging.load(SeqCst) == 1);
+    thread::scope(|scope| {
+        let signatures: Vec<_> = (0..6).map(|_| scope.spawn(|| two.sign())).collect();
+        until("all wait for the session", || two.pool.members()[0].queued() == 6);
+        *lock(&two.a.next_error) = Some(CKR_DEVICE_REMOVED);
+        two.a.hangs.store(false, SeqCst);
+        let made = signatures.into_iter().filter_map(|s| s.join().unwrap().ok()).count();
+        assert!(made >= 5, "{made}: all but the one that failed");
+    });
+}
+
+struct Told(mpsc::Sender<Result<Vec<u8>>>);
+
+impl Order for Told {
+    fn wanted(&self) -> bool {
+        true
+    }
+
+    fn done(self: Box<Self>, result: Result<Vec<u8>>) {
+        let _ = self.0.send(result);
+    }
+}
+
+/// As hsmd does it, whose clients may have other members.
+#[test]
+fn what_waits_behind_sessions_that_all_hang_is_given_back_when_that_is_known() {
+    let two = Two::narrow(NEVER, |_, _| {});
+    two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    let (member, (to, told)) = (&two.pool.members()[0], mpsc::channel());
+    let request = Request { key: config().keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
+    for _ in 0..6 {
+        member.sign_for(Arc::new(request.clone()), Instant::now(), Box::new(Told(to.clone())));
+    }
+    until("the session hangs", || two.a.hanging.load(SeqCst) == 1);
+    until("it is noticed by one that has not as much time", || {
+        member.call(TIMEOUT / 10, |session| session.check()).is_err() && member.state() == State::Down
+    });
+    for _ in 0..5 {
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)).expect("one waits").unwrap_err().code, CKR_DEVICE_ERROR);
+    }
+    two.a.hangs.store(false, SeqCst);
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)).expect("one waits"), Ok(vec![7; 64]));
 }
 
 #[test]
