@@ -129,7 +129,7 @@ const (
 	// HSMPool and its members, besides SecretNotFound and SecretInvalid.
 	// ReasonDegraded: some members can sign, and some cannot.
 	ReasonDegraded = "Degraded"
-	// ReasonHSMUnreachable: a member's hsmd gives no answer.
+	// ReasonHSMUnreachable: a member's hsmd gives no answer, or is full.
 	ReasonHSMUnreachable = "HSMUnreachable"
 	// ReasonHSMNotTrusted: its certificate is not one to trust.
 	ReasonHSMNotTrusted = "HSMNotTrusted"

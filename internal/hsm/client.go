@@ -7,9 +7,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -162,7 +164,7 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 		if err != nil {
 			return zero, c.failed(op, err)
 		}
-		return zero, fmt.Errorf("hsmd at %s: %s: %w", c.address, op, refusal)
+		return zero, c.refused(op, refusal)
 	}
 	result, err := unmarshal(answer.body)
 	if err != nil {
@@ -172,7 +174,15 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 }
 
 func (c *Client) failed(op operation, err error) error {
+	var refusal *Refusal
+	if errors.As(err, &refusal) { // of the connection
+		return c.refused(op, refusal)
+	}
 	return &memberError{c.address, kindOf(err), fmt.Errorf("%s: %w", op, err)}
+}
+
+func (c *Client) refused(op operation, refusal *Refusal) error {
+	return fmt.Errorf("hsmd at %s: %s: %w", c.address, op, refusal)
 }
 
 // errEnded is in the error of a request whose connection ended before the
@@ -231,6 +241,9 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 	close(c.dialing)
 	c.dialing = nil
 	if err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			err = cutOffError{err}
+		}
 		return nil, err
 	}
 	secure := raw.(*tls.Conn)
@@ -383,8 +396,16 @@ func (c *connection) read() {
 	}
 }
 
-// deliver an answer. Who asked may have given up; nobody may not have asked.
+// deliver an answer. Who asked may have given up; nobody may not have asked. An
+// answer to no request says why the connection is closed.
 func (c *connection) deliver(f frame) error {
+	if f.id == 0 && f.kind != 0 {
+		refusal, err := unmarshalRefusal(f.body)
+		if err != nil {
+			return err
+		}
+		return refusal
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.id == 0 || f.id > c.last {

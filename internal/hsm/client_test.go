@@ -270,6 +270,20 @@ func TestWhyThereIsNoAnswer(t *testing.T) {
 	}
 }
 
+// An answer to no request says why the connection is closed.
+func TestADaemonThatIsFullSaysSo(t *testing.T) {
+	s, c := world(t)
+	s.Intercept = func(conn net.Conn, _ byte, _ []byte) (*hsmtest.Answer, bool) {
+		_, _ = io.WriteString(conn, "\x00\x00\x00\x17"+"\x00\x00\x00\x00\x00\x00\x00\x00"+"\x01"+"\x00\x00\x00\x00\x00\x00\x00\xb1"+"\x00\x04full")
+		_ = conn.Close()
+		return nil, true
+	}
+	_, err := c.Status(patient(t))
+	if hsm.CodeOf(err) != hsm.SessionCount || err.Error() != "hsmd at "+s.Address+": status: CKR_SESSION_COUNT: full" {
+		t.Errorf("%v", err)
+	}
+}
+
 // A daemon that reads nothing and says nothing costs the caller its time, and
 // no more.
 func TestASilentServerIsUnreachable(t *testing.T) {

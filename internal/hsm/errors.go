@@ -19,6 +19,9 @@ var (
 	ErrUnreachable = errors.New("cannot be reached")
 	// ErrServerCertificate: the daemon's certificate is not one to trust.
 	ErrServerCertificate = errors.New("its certificate is refused")
+	// ErrCutOff: the connection was closed before TLS was agreed on. A daemon
+	// does that when too many shake hands at a time, and when it ends.
+	ErrCutOff = errors.New("it closed the connection before TLS was agreed on")
 	// ErrClientRefused: the daemon ended the TLS handshake: it does not trust
 	// our certificate, as a rule.
 	ErrClientRefused = errors.New("it refuses the TLS connection")
@@ -84,6 +87,11 @@ func (e *memberError) Unwrap() []error {
 	return []error{e.kind, e.err}
 }
 
+// cutOffError is the end of a connection during the handshake.
+type cutOffError struct{ error }
+
+func (e cutOffError) Unwrap() error { return e.error }
+
 // malformedError is in what a peer sent.
 type malformedError string
 
@@ -100,8 +108,11 @@ func kindOf(err error) error {
 		record      tls.RecordHeaderError
 		operation   *net.OpError
 		malformed   malformedError
+		cutOff      cutOffError
 	)
 	switch {
+	case errors.As(err, &cutOff):
+		return ErrCutOff
 	case errors.As(err, &certificate):
 		return ErrServerCertificate
 	case errors.As(err, &operation) && operation.Op == "remote error": // how crypto/tls wraps alerts
@@ -166,6 +177,7 @@ var (
 	TokenNotRecognized    = named("CKR_TOKEN_NOT_RECOGNIZED")
 	UserPINNotInitialized = named("CKR_USER_PIN_NOT_INITIALIZED")
 	ActionProhibited      = named("CKR_ACTION_PROHIBITED")
+	SessionCount          = named("CKR_SESSION_COUNT")
 	LibraryLoadFailed     = named("CKR_LIBRARY_LOAD_FAILED")
 )
 

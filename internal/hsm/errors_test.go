@@ -79,8 +79,8 @@ func TestNoErrorNamesTheLocalPort(t *testing.T) {
 	c := New(listener.Addr().String(), &tls.Config{ServerName: "hsm-a"}, time.Minute)
 	t.Cleanup(c.Close)
 	_, err = c.Status(t.Context())
-	if err == nil || strings.Contains(err.Error(), "->") {
-		t.Errorf("%v", err)
+	if !errors.Is(err, ErrCutOff) || strings.Contains(err.Error(), "->") {
+		t.Errorf("%v, want %v, and no port of ours", err, ErrCutOff)
 	}
 }
 

@@ -84,7 +84,7 @@ may = status, sign
 	}
 
 	// Other clients: of one section [client] that may less, and of none.
-	for name, want := range map[string]string{"web-gateway": "may not generate", "stranger": "the connection ended"} {
+	for name, want := range map[string]string{"web-gateway": "may not generate", "stranger": "no section [client] has one of the names"} {
 		config, err := credentials(t, a, name).Config(hsmtest.ServerName)
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 
@@ -70,7 +69,11 @@ func unanswered(err error) (reason, remedy string) {
 		return v1alpha1.ReasonHSMRefusesAccess, "its client-ca-file has to hold the authority of tls.crt; it has to offer TLS 1.3 with X25519MLKEM768"
 	case errors.Is(err, hsm.ErrProtocol):
 		return v1alpha1.ReasonHSMProtocol, "address has to be an hsmd's"
-	case hsm.CodeOf(err) != 0, errors.Is(err, io.EOF): // it ends the connections of clients that it does not know
+	case errors.Is(err, hsm.ErrCutOff):
+		return v1alpha1.ReasonHSMUnreachable, "it is ending, many shake hands with it at a time, or no hsmd is there: wait, or correct the address"
+	case hsm.CodeOf(err) == hsm.SessionCount:
+		return v1alpha1.ReasonHSMUnreachable, "raise connections in its configuration, or have fewer gateways use it"
+	case hsm.CodeOf(err) != 0:
 		return v1alpha1.ReasonHSMRefusesAccess, "its configuration needs a [client] section for a DNS name of tls.crt, with status among what it may do"
 	}
 	return v1alpha1.ReasonHSMUnreachable, "let the operator reach its address (DNS, NetworkPolicy), and see that hsmd runs there"

@@ -32,7 +32,7 @@ const OUTCOMES: [&str; 3] = ["ok", "failed", "refused"];
 /// Why a connection was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There are as many as there may be.
+    /// There are as many as there may be, or its handshake was not done when others came.
     Full,
     /// No TLS, not in time, or without a certificate of the authority.
     Handshake,

@@ -4,6 +4,7 @@ use crate::{
     config::{Client, Config, Right},
     log::log,
     metrics::{Metrics, Outcome, Refusal},
+    places::Places,
     work::{operation, Order, Work},
 };
 use cryptoki_sys::*;
@@ -19,13 +20,13 @@ use rustls::{
     ServerConfig, ServerConnection,
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     io::{self, Read, Write},
     mem,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst},
         Arc, Condvar, Mutex, MutexGuard,
     },
     thread,
@@ -77,16 +78,14 @@ pub struct Server {
     work: Arc<Work>,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
-    /// The sockets of all connections, to end them.
-    open: Mutex<HashMap<u64, TcpStream>>,
-    next: AtomicU64,
+    places: Places,
 }
 
 impl Server {
     pub fn new(config: Config, live: Live, work: Arc<Work>) -> Arc<Server> {
         let (metrics, live) = (work.metrics.clone(), Mutex::new(Arc::new(live)));
-        let (draining, open, next) = (AtomicBool::new(false), Mutex::default(), AtomicU64::new(0));
-        Arc::new(Server { config, live, work, metrics, draining, open, next })
+        let (draining, places) = (AtomicBool::new(false), Places::new(config.connections));
+        Arc::new(Server { config, live, work, metrics, draining, places })
     }
 
     /// New connections have these certificates, and all requests from now on these rights.
@@ -114,30 +113,26 @@ impl Server {
                     continue;
                 }
             };
-            if self.metrics.connections.fetch_add(1, SeqCst) >= self.config.connections {
-                self.metrics.connections.fetch_sub(1, SeqCst);
-                self.metrics.refuse(Refusal::Full);
-                log(&format!("{peer}: refused: there are {} connections already", self.config.connections));
-                continue;
-            }
-            let server = self.clone();
+            let (server, tcp) = (self.clone(), Arc::new(tcp));
+            self.metrics.connections.fetch_add(1, SeqCst);
+            let id = self.places.enter(&tcp, peer.ip().to_canonical());
             let serve = move || {
-                let id = server.next.fetch_add(1, Relaxed);
-                if let Ok(tcp) = tcp.try_clone() {
-                    lock(&server.open).insert(id, tcp);
-                }
-                // A drain that began before it was listed has not seen it.
+                // A drain that began before it had its place has not seen it.
                 if server.serving() {
-                    server.serve(tcp, peer);
+                    server.serve(id, tcp, peer);
                 }
-                lock(&server.open).remove(&id);
-                server.metrics.connections.fetch_sub(1, SeqCst);
+                server.left(id);
             };
             if thread::Builder::new().name("hsmd-read".into()).stack_size(STACK).spawn(serve).is_err() {
-                self.metrics.connections.fetch_sub(1, SeqCst);
                 self.metrics.refuse(Refusal::Full);
+                self.left(id);
             }
         }
+    }
+
+    fn left(&self, id: u64) {
+        self.places.leave(id);
+        self.metrics.connections.fetch_sub(1, SeqCst);
     }
 
     /// Ends in order: no new connection, an answer to what is in flight, and then the end of each connection. True if
@@ -147,9 +142,7 @@ impl Server {
         self.draining.store(true, SeqCst);
         // SAFETY: the listener lives; this wakes the thread that accepts, and refuses who comes later.
         unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-        for tcp in lock(&self.open).values() {
-            let _ = tcp.shutdown(Shutdown::Read);
-        }
+        self.places.shut();
         while self.metrics.connections.load(SeqCst) > 0 {
             if Instant::now() >= deadline {
                 return false;
@@ -160,20 +153,36 @@ impl Server {
         self.metrics.in_flight.load(SeqCst) == 0
     }
 
-    fn serve(self: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
+    fn serve(self: &Arc<Server>, id: u64, tcp: Arc<TcpStream>, peer: SocketAddr) {
         let (tls, names) = match self.handshake(&tcp) {
             Ok(done) => done,
+            Err(_) if self.places.dismissed(id) => {
+                self.metrics.refuse(Refusal::Full);
+                log(&format!("{peer}: closed: its handshake was not done when others came"));
+                return;
+            }
             Err(e) => {
                 self.metrics.refuse(Refusal::Handshake);
                 log(&format!("{peer}: handshake: {e}"));
                 return;
             }
         };
-        let Some(name) = self.client(&names).map(|client| Arc::from(client.name.as_str())) else {
-            self.metrics.refuse(Refusal::Unlisted);
-            log(&format!("{peer}: refused: no section [client] has one of the names {names:?} of its certificate"));
-            return;
+        let refuse = |why: Refusal, failure: Failure| {
+            self.metrics.refuse(why);
+            log(&format!("{peer}: refused: {}", failure.detail));
+            failure
         };
+        let Some(client) = self.client(&names) else {
+            let what = format!("no section [client] has one of the names {names:?} of its certificate");
+            let failure = refuse(Refusal::Unlisted, Failure::new(CKR_ACTION_PROHIBITED, what));
+            return turn_away(tls, &tcp, failure);
+        };
+        if !self.places.admit(id, client.may.contains(&Right::Generate)) {
+            let what = format!("it has as many connections as it may ({}); raise connections", self.config.connections);
+            let failure = refuse(Refusal::Full, Failure::new(CKR_SESSION_COUNT, what));
+            return turn_away(tls, &tcp, failure);
+        }
+        let name = Arc::from(client.name.as_str());
         self.metrics.accepted.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {
             name,
@@ -358,6 +367,42 @@ fn next_frame<'a>(inbox: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
     Ok(Some(frame))
 }
 
+/// Tells a client why its connection is closed: in an answer to no request of it.
+fn turn_away(mut tls: ServerConnection, tcp: &TcpStream, why: Failure) {
+    let mut timeouts = Timeouts::default();
+    let mut timed = Timed { tcp, deadline: Instant::now() + LINGER, timeouts: &mut timeouts };
+    let mut tell = || {
+        let mut records = Vec::new();
+        if let Ok(frame) = protocol::write_answer(0, &Answer::Failed(why)) {
+            tls.writer().write_all(&frame)?;
+        }
+        tls.send_close_notify();
+        while tls.wants_write() {
+            tls.write_tls(&mut records)?;
+        }
+        timed.write_all(&records)
+    };
+    match tell() {
+        Ok(()) => hang_up(tcp),
+        Err(_) => drop(tcp.shutdown(Shutdown::Both)),
+    }
+}
+
+/// Bytes that were not read when a socket is closed reset it, and the last answer may be lost: they are read first.
+fn hang_up(tcp: &TcpStream) {
+    let _ = tcp.shutdown(Shutdown::Write);
+    let mut timeouts = Timeouts::default();
+    let mut timed = Timed { tcp, deadline: Instant::now() + LINGER, timeouts: &mut timeouts };
+    let (mut buffer, mut left) = ([0; 4096], 1 << 20);
+    while let Ok(n @ 1..) = timed.read(&mut buffer) {
+        left -= n.min(left);
+        if left == 0 {
+            break;
+        }
+    }
+    let _ = tcp.shutdown(Shutdown::Both);
+}
+
 trait Take {
     fn take(&mut self, inbox: &mut Vec<u8>) -> io::Result<()>;
 }
@@ -416,7 +461,7 @@ struct Connection {
     /// By its section [client].
     name: Arc<str>,
     names: Vec<String>,
-    tcp: TcpStream,
+    tcp: Arc<TcpStream>,
     tls: Mutex<ServerConnection>,
     outbox: Mutex<Outbox>,
     changed: Condvar,
@@ -560,7 +605,7 @@ impl Connection {
         }
         self.changed.notify_all();
         match end {
-            Ok(()) => self.hang_up(),
+            Ok(()) => hang_up(&self.tcp),
             Err(e) => {
                 if e.kind() == io::ErrorKind::TimedOut {
                     metrics.refuse(Refusal::Slow);
@@ -606,20 +651,5 @@ impl Connection {
                 _ => outbox = self.changed.wait(outbox).unwrap_or_else(|e| e.into_inner()),
             }
         }
-    }
-
-    /// Bytes that were not read when a socket is closed reset it, and the last answer may be lost: they are read first.
-    fn hang_up(&self) {
-        let _ = self.tcp.shutdown(Shutdown::Write);
-        let mut timeouts = Timeouts::default();
-        let mut timed = Timed { tcp: &self.tcp, deadline: Instant::now() + LINGER, timeouts: &mut timeouts };
-        let (mut buffer, mut left) = ([0; 4096], 1 << 20);
-        while let Ok(n @ 1..) = timed.read(&mut buffer) {
-            left -= n.min(left);
-            if left == 0 {
-                break;
-            }
-        }
-        let _ = self.tcp.shutdown(Shutdown::Both);
     }
 }

@@ -4,15 +4,24 @@ mod common;
 
 use common::*;
 use cryptoki_sys::*;
-use qtls_hsmd::metrics::{Outcome, Refusal};
+use qtls_hsmd::{
+    metrics::{Outcome, Refusal},
+    places::superfluous,
+};
 use qtls_pkcs11::{
     protocol::{self, Answer, Request},
     token::Mechanism,
 };
 use std::{
+    collections::VecDeque,
     io::{Read, Write},
-    net::TcpStream,
-    sync::{atomic::Ordering::SeqCst, mpsc},
+    net::{IpAddr, TcpStream},
+    sync::{
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
 };
 
 fn tcp(daemon: &Daemon) -> TcpStream {
@@ -229,16 +238,76 @@ fn there_are_as_many_connections_as_allowed() {
     clients.iter_mut().for_each(|c| drop(c.status()));
     let threads = daemon.counted("Threads:");
     for _ in 0..50 {
-        assert!(ends(tcp(&daemon)));
+        let why = Client::connect(daemon.address, "operator").unwrap().turned_away();
+        assert_eq!(why, (CKR_SESSION_COUNT, "it has as many connections as it may (4); raise connections".into()));
     }
     assert_eq!(daemon.metric("qtls_hsmd_refusals_total{reason=\"full\"}"), 50);
-    assert_eq!(daemon.metric("qtls_hsmd_connections"), 4);
+    until("the four are left", || daemon.metric("qtls_hsmd_connections") == 4);
     until("no thread is left of them", || daemon.counted("Threads:") <= threads);
     clients.iter_mut().for_each(|c| drop(c.status()));
     drop(clients.pop());
     until("there is room for one", || {
         Client::connect(daemon.address, "operator").is_ok_and(|mut c| c.ask(&Request::Status).is_ok())
     });
+}
+
+#[test]
+fn a_place_is_kept_for_who_makes_keys() {
+    let daemon = Inside::start("connections = 16");
+    let mut gateways: Vec<Client> = (0..15).map(|_| daemon.connect("gateway")).collect();
+    gateways.iter_mut().for_each(|c| drop(c.status()));
+    assert_eq!(daemon.connect("gateway").turned_away().0, CKR_SESSION_COUNT);
+    let mut operator = daemon.connect("operator");
+    operator.status();
+    assert_eq!(daemon.connect("operator").turned_away().0, CKR_SESSION_COUNT, "there is one");
+    gateways.iter_mut().for_each(|c| drop(c.status()));
+    assert_eq!(daemon.metrics.refused(Refusal::Full), 2);
+}
+
+#[test]
+fn who_came_first_from_where_most_come_from_has_to_go() {
+    let [a, b, c] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
+    assert_eq!(superfluous(&[], a), None, "nobody is there");
+    assert_eq!(superfluous(&[(1, a), (2, b), (3, b)], c), Some(2), "most are of b");
+    assert_eq!(superfluous(&[(1, a), (2, b), (3, b)], a), Some(1), "as many are of a, with the one that comes");
+    assert_eq!(superfluous(&[(1, a), (2, b)], b), Some(2), "b has two, with the one that comes");
+    assert_eq!(superfluous(&[(1, b), (2, a)], c), Some(1), "all have one");
+    assert_eq!(superfluous(&[(7, b)], a), Some(7), "there is one place");
+    assert_eq!(superfluous(&[(4, a), (5, a), (6, b), (8, a)], b), Some(4), "most are of a");
+}
+
+/// They come from another address, as a rule of networks is; and there are always more of them than places.
+#[test]
+fn peers_without_a_certificate_take_no_place_of_clients_that_have_one() {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let (daemon, done) = (Inside::start(""), AtomicBool::new(false));
+    let cut_off = || daemon.metrics.refused(Refusal::Full);
+    thread::scope(|scope| {
+        let _ends = Ends(&done);
+        scope.spawn(|| {
+            let mut silent = VecDeque::new();
+            while !done.load(SeqCst) {
+                silent.push_back(connect_from([127, 0, 0, 2], daemon.address));
+                silent.drain(..silent.len().saturating_sub(200));
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for _ in 0..10 {
+            let before = cut_off();
+            until("there are more of them than places", || cut_off() > before + 10);
+            assert_eq!(daemon.connect("gateway").ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]));
+            // 64 at a time, besides some whose threads are about to end.
+            let open = daemon.metrics.connections.load(SeqCst);
+            assert!(open <= 128, "{open} connections");
+        }
+    });
+    println!("10 clients were served while {} peers without a certificate were cut off", cut_off());
+    until("all are gone", || daemon.metrics.connections.load(SeqCst) == 0);
 }
 
 #[test]

@@ -4,10 +4,10 @@ mod common;
 
 use common::*;
 use cryptoki_sys::*;
-use qtls_hsmd::metrics::Outcome;
+use qtls_hsmd::metrics::{Outcome, Refusal};
 use qtls_pkcs11::{
     config::{Config, Place},
-    member::CHECK_INTERVAL,
+    member::{State, CHECK_INTERVAL},
     pool::Pool,
     remote::RemoteToken,
     spki::PublicKey,
@@ -15,6 +15,7 @@ use qtls_pkcs11::{
 };
 use std::{
     fs,
+    net::TcpListener,
     sync::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         Arc,
@@ -87,6 +88,13 @@ fn an_answer_that_is_lost_on_the_way_makes_no_second_key() {
     assert_eq!(daemon.metrics.requests("generate", Outcome::Ok), 1);
 }
 
+/// Nothing of it goes on connecting while the process ends.
+impl Drop for Module {
+    fn drop(&mut self) {
+        assert!(self.pool.stop(GUARD) || thread::panicking());
+    }
+}
+
 #[test]
 fn hsmds_are_cut_off_in_turn_and_no_signature_fails() {
     let daemons = [Inside::start(""), Inside::start("")];
@@ -128,6 +136,51 @@ fn hsmds_are_cut_off_in_turn_and_no_signature_fails() {
     signers.into_iter().for_each(|s| s.join().unwrap());
     println!("{} signatures, {} failed, 6 times an hsmd cut off", made.load(SeqCst), failed.load(SeqCst));
     assert_eq!(failed.load(SeqCst), 0);
+}
+
+/// The first has a place for one of the module's sessions: the member is up with that.
+#[test]
+fn an_hsmd_that_is_full_serves_with_the_connections_that_it_has() {
+    let daemons = [Inside::start("connections = 1"), Inside::start("")];
+    let members: String =
+        ["a", "b"].iter().zip(&daemons).map(|(name, daemon)| pki().member(name, daemon.address, "gateway")).collect();
+    let module = Module::start(&members, &["web"]);
+    until("all sessions were asked for", || daemons[0].metrics.refused(Refusal::Full) >= 3);
+    for _ in 0..20 {
+        assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+    }
+    until("it is up with one session", || {
+        let first = &module.pool.observer()()[0];
+        (first.state, first.sessions) == (State::Up, 1)
+    });
+}
+
+#[test]
+fn why_an_hsmd_lets_nobody_in_is_told() {
+    let daemon = Inside::start("connections = 1");
+    let mut only = daemon.connect("operator");
+    only.status();
+    let told = |who: &str, at: std::net::SocketAddr| {
+        let module = Module::start(&pki().member("a", at, who), &["web"]);
+        assert!(module.sign(0).is_err());
+        let mut told = String::new();
+        until("the member says why", || {
+            told = module.pool.observer()()[0].last_error.clone();
+            !told.is_empty()
+        });
+        told
+    };
+    let full = told("gateway", daemon.address);
+    assert!(full.contains("it has as many connections as it may (1); raise connections"), "{full}");
+    let unlisted = told("stranger", daemon.address);
+    assert!(unlisted.contains("no section [client] has one of the names"), "{unlisted}");
+    // Whatever listens there, it closes.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = other.local_addr().unwrap();
+    thread::spawn(move || other.incoming().for_each(drop));
+    let closed = told("gateway", at);
+    assert!(closed.contains("before TLS was agreed on"), "{closed}");
+    only.status();
 }
 
 #[test]

@@ -73,9 +73,10 @@ fn what_does_not_fit_a_key_never_reaches_the_token() {
 fn a_certificate_that_is_not_listed_or_of_another_authority_gets_nothing() {
     let daemon = Inside::start("");
     // In TLS 1.3 a client learns with its first read that it is not wanted.
-    let refused = |who: &str| Client::connect(daemon.address, who).and_then(|mut c| c.ask(&Request::Status)).is_err();
-    assert!(refused("stranger"), "of the authority, but in no section [client]");
-    assert!(refused("forger"), "it says to be the operator");
+    let stranger = "no section [client] has one of the names [\"stranger\", \"stranger.tls.svc\"] of its certificate";
+    assert_eq!(daemon.connect("stranger").turned_away(), (CKR_ACTION_PROHIBITED, stranger.into()));
+    let forger = Client::connect(daemon.address, "forger").and_then(|mut c| c.ask(&Request::Status));
+    assert!(forger.is_err(), "it says to be the operator");
     assert_eq!(daemon.metrics.refused(Refusal::Unlisted), 1);
     until("it is counted", || daemon.metrics.refused(Refusal::Handshake) == 1);
     daemon.connect("operator").status();

@@ -84,10 +84,7 @@ impl Token for RemoteToken {
         let mut session = RemoteSession { daemon, timeout: self.timeout, tls, tcp, timeouts, last: 0, broken: false };
         // In TLS 1.3 a client is told with the first answer only that its certificate is not wanted.
         session.check().map_err(|e| match e.code {
-            CKR_SESSION_CLOSED => {
-                let what = format!("{}; does a section [client] of it name this client's certificate?", e.detail);
-                Failure::new(CKR_DEVICE_ERROR, what)
-            }
+            CKR_SESSION_CLOSED => Failure::new(CKR_DEVICE_ERROR, e.detail),
             _ => e,
         })?;
         if session.tls.alpn_protocol() != Some(protocol::ALPN) {
@@ -130,22 +127,41 @@ impl RemoteSession {
             protocol::Request::Generate { .. } => GENERATE_TIME + self.timeout,
             _ => self.timeout,
         };
-        let answer = self.exchange(id, &frame, time).map_err(|e| match e.kind() {
-            io::ErrorKind::TimedOut => self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis())),
-            // An hsmd that restarts closes its connections: the next one may work.
-            io::ErrorKind::UnexpectedEof => self.failure(CKR_SESSION_CLOSED, &"it closed the connection"),
-            _ => self.failure(CKR_SESSION_CLOSED, &e),
-        })?;
-        let answer = protocol::read_answer(&answer, request)
-            .map_err(|_| self.failure(CKR_DEVICE_ERROR, &"an answer that is not one of its protocol"))?;
-        self.broken = false;
-        match answer {
-            Answer::Failed(f) => Err(self.refusal(f)),
-            answer => Ok(answer),
+        let answer = self.exchange(&frame, time).map_err(|e| self.lost(&e, time))?;
+        let read = protocol::answer_id(&answer).and_then(|id| Ok((id, protocol::read_answer(&answer, request)?)));
+        match read {
+            // It is not about this request: the connection is closed, and it may say that there is no room for one more.
+            Ok((0, Answer::Failed(f))) => {
+                let code = if f.code == CKR_SESSION_COUNT { f.code } else { CKR_DEVICE_ERROR };
+                Err(self.failure(code, &f))
+            }
+            Ok((found, answer)) if found == id => {
+                self.broken = false;
+                match answer {
+                    Answer::Failed(f) => Err(self.refusal(f)),
+                    answer => Ok(answer),
+                }
+            }
+            _ => Err(self.failure(CKR_DEVICE_ERROR, &"an answer that is not one of its protocol")),
         }
     }
 
-    fn exchange(&mut self, id: u64, frame: &[u8], time: Duration) -> io::Result<Vec<u8>> {
+    /// What is said of a connection that ended. The next one may work: an hsmd that restarts closes its connections.
+    fn lost(&self, e: &io::Error, time: Duration) -> Failure {
+        use io::ErrorKind::*;
+        match e.kind() {
+            TimedOut => self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis())),
+            UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe if self.tls.is_handshaking() => {
+                let what =
+                    "it closed the connection before TLS was agreed on: others came, it is ending, or it is no hsmd";
+                self.failure(CKR_SESSION_CLOSED, &what)
+            }
+            UnexpectedEof => self.failure(CKR_SESSION_CLOSED, &"it closed the connection"),
+            _ => self.failure(CKR_SESSION_CLOSED, e),
+        }
+    }
+
+    fn exchange(&mut self, frame: &[u8], time: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + time;
         let mut timed = Timed { tcp: &self.tcp, deadline, timeouts: &mut self.timeouts };
         let mut stream = Stream::new(&mut self.tls, &mut timed);
@@ -156,10 +172,7 @@ impl RemoteSession {
         let malformed = |_| io::Error::from(io::ErrorKind::InvalidData);
         let mut answer = vec![0; protocol::length(prefix).map_err(malformed)?];
         stream.read_exact(&mut answer)?;
-        match protocol::answer_id(&answer).map_err(malformed)? {
-            found if found == id => Ok(answer),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+        Ok(answer)
     }
 
     /// What an hsmd says of its token is not this session's.

@@ -22,6 +22,7 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::FromRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -207,11 +208,30 @@ impl Client {
         Ok(frame)
     }
 
+    /// An error if the connection ends, whether hsmd says why or not.
     pub fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         let id = self.send(request)?;
         let frame = self.receive()?;
-        assert_eq!(protocol::answer_id(&frame).unwrap(), id);
-        Ok(protocol::read_answer(&frame, request).unwrap())
+        let answer = protocol::read_answer(&frame, request).unwrap();
+        match protocol::answer_id(&frame).unwrap() {
+            0 => Err(io::Error::other(format!("{answer:?}"))),
+            answered => {
+                assert_eq!(answered, id);
+                Ok(answer)
+            }
+        }
+    }
+
+    /// What it is told that is let in no further than its handshake.
+    pub fn turned_away(mut self) -> (CK_RV, String) {
+        self.send(&Request::Status).unwrap();
+        let frame = self.receive().unwrap();
+        assert_eq!(protocol::answer_id(&frame), Ok(0), "it is to no request");
+        assert!(self.ends());
+        match protocol::read_answer(&frame, &Request::Status) {
+            Ok(Answer::Failed(f)) => (f.code, f.detail),
+            answer => panic!("{answer:?}"),
+        }
     }
 
     pub fn refused(&mut self, request: &Request) -> (CK_RV, String) {
@@ -466,6 +486,30 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A connection from another address of this machine's than others have.
+pub fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
+    let address = |ip: [u8; 4], port: u16| {
+        // SAFETY: numbers, all of which may be 0.
+        let mut at: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        at.sin_family = libc::AF_INET as libc::sa_family_t;
+        at.sin_port = port.to_be();
+        at.sin_addr.s_addr = u32::from_ne_bytes(ip);
+        at
+    };
+    let SocketAddr::V4(v4) = to else { panic!("{to}") };
+    let (from, to) = (address(source, 0), address(v4.ip().octets(), to.port()));
+    let len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: a socket of our own, and addresses that live.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(socket >= 0);
+        let tcp = TcpStream::from_raw_fd(socket);
+        assert_eq!(libc::bind(socket, (&raw const from).cast(), len), 0);
+        assert_eq!(libc::connect(socket, (&raw const to).cast(), len), 0);
+        tcp
     }
 }
 

@@ -1,0 +1,138 @@
+//! Who has a place among the connections. Peers whose handshake is not done have few, of their own, and lose them when others
+//! come: whoever has no certificate takes none from a client.
+
+use qtls_pkcs11::library::lock;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Shutdown, TcpStream},
+    sync::{Arc, Condvar, Mutex},
+    time::{Duration, Instant},
+};
+
+/// How long a handshake has at least, when others wait for its place. A client's takes some milliseconds.
+const GRACE: Duration = Duration::from_millis(50);
+
+pub struct Places {
+    /// For clients.
+    most: usize,
+    /// Those of them that are kept for who may make keys.
+    kept: usize,
+    /// For peers whose handshake is not done, besides the clients'.
+    newcomers: usize,
+    taken: Mutex<Taken>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// By number, and so in the order in which they came.
+    newcomers: BTreeMap<u64, Newcomer>,
+    clients: HashMap<u64, Arc<TcpStream>>,
+    last: u64,
+    /// Somebody waits for a place.
+    awaited: bool,
+}
+
+struct Newcomer {
+    tcp: Arc<TcpStream>,
+    address: IpAddr,
+    since: Instant,
+    /// Its place is needed.
+    dismissed: bool,
+}
+
+impl Places {
+    pub fn new(connections: usize) -> Places {
+        let (kept, newcomers) = ((connections / 16).min(8), (connections / 4).max(4));
+        Places { most: connections, kept, newcomers, taken: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Gives a peer that has yet to shake hands a place, and a number. If there is none, it waits until another has lost its.
+    pub fn enter(&self, tcp: &Arc<TcpStream>, address: IpAddr) -> u64 {
+        let mut taken = lock(&self.taken);
+        while taken.newcomers.len() >= self.newcomers {
+            let time = taken.make_room(address);
+            taken.awaited = true;
+            taken = self.changed.wait_timeout(taken, time).unwrap_or_else(|e| e.into_inner()).0;
+            taken.awaited = false;
+        }
+        taken.last += 1;
+        let id = taken.last;
+        let newcomer = Newcomer { tcp: tcp.clone(), address, since: Instant::now(), dismissed: false };
+        taken.newcomers.insert(id, newcomer);
+        id
+    }
+
+    /// The peer is a client, which may make keys or not. False if there is no place for it: it keeps the one it has.
+    pub fn admit(&self, id: u64, makes_keys: bool) -> bool {
+        let mut taken = lock(&self.taken);
+        let most = if makes_keys { self.most } else { self.most - self.kept };
+        if taken.clients.len() >= most || taken.newcomers.get(&id).is_none_or(|n| n.dismissed) {
+            return false;
+        }
+        if let Some(newcomer) = taken.newcomers.remove(&id) {
+            taken.clients.insert(id, newcomer.tcp);
+        }
+        self.tell(&taken);
+        true
+    }
+
+    /// Its place was needed: its socket is shut.
+    pub fn dismissed(&self, id: u64) -> bool {
+        lock(&self.taken).newcomers.get(&id).is_some_and(|n| n.dismissed)
+    }
+
+    pub fn leave(&self, id: u64) {
+        let mut taken = lock(&self.taken);
+        taken.newcomers.remove(&id);
+        taken.clients.remove(&id);
+        self.tell(&taken);
+    }
+
+    fn tell(&self, taken: &Taken) {
+        if taken.awaited {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Nothing more is read from anybody.
+    pub fn shut(&self) {
+        let taken = lock(&self.taken);
+        for tcp in taken.newcomers.values().map(|n| &n.tcp).chain(taken.clients.values()) {
+            let _ = tcp.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+impl Taken {
+    /// Has somebody leave for a peer of that address, but one at a time: there are never more of them than places. It returns
+    /// how long there is to wait.
+    fn make_room(&mut self, address: IpAddr) -> Duration {
+        const LEAVES: Duration = Duration::from_secs(1);
+        if self.newcomers.values().any(|n| n.dismissed) {
+            return LEAVES;
+        }
+        let waiting: Vec<_> = self.newcomers.iter().map(|(id, n)| (*id, n.address)).collect();
+        let Some(newcomer) = superfluous(&waiting, address).and_then(|id| self.newcomers.get_mut(&id)) else {
+            return LEAVES;
+        };
+        let age = newcomer.since.elapsed();
+        if age < GRACE {
+            return GRACE - age;
+        }
+        newcomer.dismissed = true;
+        let _ = newcomer.tcp.shutdown(Shutdown::Both);
+        LEAVES
+    }
+}
+
+/// Who loses its place to a peer of that address: of the address with most of them, the coming one included, who came first.
+pub fn superfluous(waiting: &[(u64, IpAddr)], coming: IpAddr) -> Option<u64> {
+    let mut counts = HashMap::from([(coming, 1)]);
+    for (_, address) in waiting {
+        *counts.entry(*address).or_insert(0) += 1;
+    }
+    let rank = |(id, address): &&(u64, IpAddr)| (counts[address], *address == coming, Reverse(*id));
+    waiting.iter().max_by_key(rank).map(|(id, _)| *id)
+}
