@@ -371,7 +371,7 @@ fn next_frame<'a>(inbox: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
 fn turn_away(mut tls: ServerConnection, tcp: &TcpStream, why: Failure) {
     let mut timeouts = Timeouts::default();
     let mut timed = Timed { tcp, deadline: Instant::now() + LINGER, timeouts: &mut timeouts };
-    let mut tell = || {
+    let tell = || {
         let mut records = Vec::new();
         if let Ok(frame) = protocol::write_answer(0, &Answer::Failed(why)) {
             tls.writer().write_all(&frame)?;

@@ -15,6 +15,7 @@ use qtls_pkcs11::{
 };
 use std::{
     fs,
+    io::Write,
     net::TcpListener,
     sync::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -240,4 +241,26 @@ fn credentials_are_read_for_each_connection() {
     assert_eq!(module.sign(0), Err(CKR_DEVICE_ERROR));
     give("gateway");
     until("it signs", || module.sign(0).is_ok());
+}
+
+#[test]
+fn credentials_that_are_replaced_while_they_are_read_are_read_once_more() {
+    let daemon = Inside::start("");
+    let dir = folder("replaced");
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_string();
+    let member = pki()
+        .member("a", daemon.address, "gateway")
+        .replace(&pki().text("gateway."), &file("tls."))
+        .replace("retry", "sessions = 1\nretry");
+    fs::copy(pki().text("gateway.crt"), file("tls.crt")).unwrap();
+    fs::copy(pki().text("gateway.key"), file("new")).unwrap();
+    run("mkfifo", &[&file("tls.key")]);
+    let module = Module::start(&member, &["web"]);
+    // It reads the key now, for the pipe has another end: the one of before, which does not fit.
+    let mut pipe = fs::OpenOptions::new().write(true).open(file("tls.key")).unwrap();
+    pipe.write_all(&fs::read(pki().text("stranger.key")).unwrap()).unwrap();
+    fs::rename(file("new"), file("tls.key")).unwrap();
+    drop(pipe);
+    until("it signs", || module.sign(0).is_ok());
+    assert_eq!(module.pool.observer()()[0].last_error, "", "it was not down before");
 }

@@ -17,8 +17,12 @@ use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
+
+/// How long whoever replaces a connection's files may take from the first to the last.
+const REPLACED: Duration = Duration::from_millis(100);
 
 pub struct RemoteToken {
     daemon: Arc<Daemon>,
@@ -31,8 +35,16 @@ impl RemoteToken {
         RemoteToken { daemon: Arc::new(daemon), timeout }
     }
 
-    /// The files are read for each connection: Secrets rotate.
+    /// The files are read for each connection: Secrets rotate. They are replaced one by one, and so a certificate and a key that
+    /// do not belong together are read once more.
     fn configuration(&self) -> std::result::Result<ClientConfig, String> {
+        self.read().or_else(|_| {
+            thread::sleep(REPLACED);
+            self.read()
+        })
+    }
+
+    fn read(&self) -> std::result::Result<ClientConfig, String> {
         let daemon = &self.daemon;
         let chain = tls::certificates(&daemon.certificate_file)?;
         let key = tls::private_key(&daemon.key_file)?;
