@@ -70,6 +70,11 @@ impl Live {
         server.send_tls13_tickets = 0;
         Ok(Live { tls: Arc::new(server), clients: config.clients.clone() })
     }
+
+    /// The first section [client] with one of the names.
+    fn client(&self, names: &[String]) -> Option<&Client> {
+        self.clients.iter().find(|client| names.contains(&client.name))
+    }
 }
 
 pub struct Server {
@@ -172,17 +177,17 @@ impl Server {
             log(&format!("{peer}: refused: {}", failure.detail));
             failure
         };
-        let Some(client) = self.client(&names) else {
+        let client = self.live().client(&names).map(|c| (Arc::from(c.name.as_str()), c.may.contains(&Right::Generate)));
+        let Some((name, makes_keys)) = client else {
             let what = format!("no section [client] has one of the names {names:?} of its certificate");
             let failure = refuse(Refusal::Unlisted, Failure::new(CKR_ACTION_PROHIBITED, what));
             return turn_away(tls, &tcp, failure);
         };
-        if !self.places.admit(id, client.may.contains(&Right::Generate)) {
+        if !self.places.admit(id, makes_keys) {
             let what = format!("it has as many connections as it may ({}); raise connections", self.config.connections);
             let failure = refuse(Refusal::Full, Failure::new(CKR_SESSION_COUNT, what));
             return turn_away(tls, &tcp, failure);
         }
-        let name = Arc::from(client.name.as_str());
         self.metrics.accepted.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {
             name,
@@ -235,11 +240,6 @@ impl Server {
         Ok((tls, names))
     }
 
-    /// The first section [client] with one of the names.
-    fn client(&self, names: &[String]) -> Option<Client> {
-        self.live().clients.iter().find(|client| names.contains(&client.name)).cloned()
-    }
-
     fn allowed(&self, connection: &Connection, request: &Request) -> Result<(), Failure> {
         let (right, what, key) = match request {
             Request::Status => (Right::Status, "status", None),
@@ -249,7 +249,8 @@ impl Server {
             Request::Retire(key) => (Right::Retire, "retire", Some(key)),
         };
         let prohibited = |what: String| Err(Failure::new(CKR_ACTION_PROHIBITED, what));
-        let Some(client) = self.client(&connection.names) else {
+        let live = self.live();
+        let Some(client) = live.client(&connection.names) else {
             return prohibited(format!("client {} is not listed any more", connection.name));
         };
         if !client.may.contains(&right) {
