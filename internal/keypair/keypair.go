@@ -59,10 +59,12 @@ func Parse(certPEM, keyPEM []byte) (*KeyPair, error) {
 }
 
 // order follows the issuers from the leaf; it stops before a self-signed root
-// and leaves out what is not part of the chain.
+// and leaves out what is not part of the chain. It uses each certificate once: a
+// CA's old and new keys may each have signed the other (RFC 4210, section 4.4).
 func order(leaf *x509.Certificate, others []*x509.Certificate) []*x509.Certificate {
 	chain := []*x509.Certificate{leaf}
-	for last := leaf; !SelfSigned(last) && len(chain) <= len(others); {
+	others = slices.Clone(others)
+	for last := leaf; !SelfSigned(last); {
 		i := slices.IndexFunc(others, func(c *x509.Certificate) bool {
 			return bytes.Equal(c.RawSubject, last.RawIssuer) && !SelfSigned(c) && signed(last, c)
 		})
@@ -70,6 +72,7 @@ func order(leaf *x509.Certificate, others []*x509.Certificate) []*x509.Certifica
 			break
 		}
 		last = others[i]
+		others = slices.Delete(others, i, i+1)
 		chain = append(chain, last)
 	}
 	return chain

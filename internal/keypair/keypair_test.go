@@ -95,6 +95,22 @@ func TestTheLinkToAFormerKeyOfACAIsServed(t *testing.T) {
 	}
 }
 
+// Where the old key has signed the new one and the new one the old (RFC 4210, section
+// 4.4), a chain does not go round.
+func TestLinksBothWaysAreServedOnce(t *testing.T) {
+	old := issue(t, "root CA", "ECDSA-P384", nil)
+	link := issue(t, "root CA", "ECDSA-P256", &old)
+	back := issued{testcert.Sign(t, old.cert, link.cert, old.key.Public(), link.key), old.key}
+	leaf := issue(t, "leaf", "ECDSA-P256", &link)
+	pair, err := Parse(certPEM(leaf, link, back), testcert.KeyPEM(t, leaf.key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pair.Chain) != 3 || !pair.Chain[1].Equal(link.cert) || !pair.Chain[2].Equal(back.cert) {
+		t.Errorf("chain %v, want the leaf and each link once", names(pair.Chain))
+	}
+}
+
 func TestWhatIsSelfSigned(t *testing.T) {
 	root := issue(t, "root CA", "ECDSA-P256", nil)
 	name, id := []byte("a"), []byte{1}

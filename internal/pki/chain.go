@@ -25,18 +25,21 @@ type Chain struct {
 }
 
 // NewChain follows the issuers of a leaf among other certificates, in whatever
-// order these are, and leaves out those that are no part of the chain. Its error is
-// openssl.ErrUnavailable: who signed what could not be found out.
+// order these are, each used once, and leaves out those that are no part of the
+// chain. Its error is openssl.ErrUnavailable: who signed what could not be found out.
 func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error) {
 	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}
-	for !keypair.SelfSigned(chain.Anchor) && len(chain.Certificates) <= len(others) {
-		issuer, err := issuerOf(chain.Anchor, others)
+	others = slices.Clone(others)
+	for !keypair.SelfSigned(chain.Anchor) {
+		i, err := issuerOf(chain.Anchor, others)
 		if err != nil {
 			return Chain{}, err
 		}
-		if issuer == nil {
+		if i < 0 {
 			break
 		}
+		issuer := others[i]
+		others = slices.Delete(others, i, i+1)
 		chain.Anchor = issuer
 		if !keypair.SelfSigned(issuer) {
 			chain.Certificates = append(chain.Certificates, issuer)
@@ -45,16 +48,17 @@ func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error)
 	return chain, nil
 }
 
-func issuerOf(c *x509.Certificate, among []*x509.Certificate) (*x509.Certificate, error) {
-	for _, issuer := range among {
+// issuerOf a certificate is the first that signed it, by its index; -1: none did.
+func issuerOf(c *x509.Certificate, among []*x509.Certificate) (int, error) {
+	for i, issuer := range among {
 		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) {
 			continue
 		}
 		if signed, err := signedBy(c, issuer); signed || err != nil {
-			return issuer, err
+			return i, err
 		}
 	}
-	return nil, nil
+	return -1, nil
 }
 
 // Leaf is the first certificate.
