@@ -189,6 +189,10 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 			problem(v1alpha1.ReasonCertificateNotFound, "there is no PQCCertificate %q in namespace %q; create it or name another", ref.Name, r.gateway.Namespace)
 			continue
 		}
+		if len(cert.Spec.Usages) > 0 && !slices.Contains(cert.Spec.Usages, v1alpha1.UsageServerAuth) {
+			problem(v1alpha1.ReasonCertificateInvalid, "PQCCertificate %q is for clients alone, and every client refuses it; add ServerAuth to its spec.usages, or name another", ref.Name)
+			continue
+		}
 		for _, secret := range SecretsOf(cert) {
 			add(secret, func() {
 				problem(v1alpha1.ReasonCertificateNotReady, "PQCCertificate %q has not issued Secret %q yet; its own conditions say why", ref.Name, secret)

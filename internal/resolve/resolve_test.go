@@ -204,6 +204,9 @@ func TestEachFaultIsNamedWithItsRemedy(t *testing.T) {
 			"Accepted", "Invalid", "is not a host name", true, false},
 		{"a PQCCertificate that does not exist", func(f *fixture) { delete(f.objects.Certificates, "shop") },
 			"ResolvedRefs", "CertificateNotFound", `no PQCCertificate "shop" in namespace "shop"`, true, false},
+		{"a PQCCertificate for clients", func(f *fixture) {
+			f.objects.Certificates["shop"].Spec.Usages = []v1alpha1.CertificateUsage{v1alpha1.UsageClientAuth}
+		}, "ResolvedRefs", "CertificateInvalid", `PQCCertificate "shop" is for clients alone`, true, false},
 		{"a certificate of which one half is not issued yet", func(f *fixture) { delete(f.objects.Secrets, "shop-ml-dsa-65") },
 			"ResolvedRefs", "CertificateNotReady", `has not issued Secret "shop-ml-dsa-65" yet`, true, true},
 		{"a Secret that does not exist", func(f *fixture) {
