@@ -71,6 +71,16 @@ func (s summary) planned() plan.Record {
 	return plan.Record{PerSecond: s.PerSecond, Reason: s.Reason, Message: s.Message}
 }
 
+// tell a record's summary in its ConfigMap.
+func (r record) tell(c *corev1.ConfigMap, measurement string) error {
+	known, err := json.Marshal(r.summary(measurement))
+	if err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationRecord, string(known))
+	return nil
+}
+
 const componentLabel, componentRecords = "app.kubernetes.io/component", "records"
 
 // How many ConfigMaps are read at a time: of a record, which may have a megabyte, and of
@@ -120,8 +130,8 @@ func (rs records) read(c *corev1.ConfigMap) error {
 	return nil
 }
 
-// summaries of the records that there are. One without is read whole: an operator of before
-// may have written it.
+// summaries of the records that there are. One without, as an operator of before wrote
+// them, is read whole and given its own.
 func (r *Reconciler) summaries(ctx context.Context, b *v1alpha1.QTLSBenchmark) (map[string]plan.Record, error) {
 	all := map[string]plan.Record{}
 	metadata := func() *metav1.PartialObjectMetadataList {
@@ -148,6 +158,15 @@ func (r *Reconciler) summaries(ctx context.Context, b *v1alpha1.QTLSBenchmark) (
 				return err
 			}
 			maps.Copy(all, whole.summary())
+			before := c.DeepCopy()
+			for name, one := range whole { // there is one in each
+				if err := one.tell(c, name); err != nil {
+					return err
+				}
+			}
+			if err := client.IgnoreNotFound(r.Patch(ctx, c, client.MergeFrom(before))); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -176,12 +195,10 @@ func eachPage[L client.ObjectList](ctx context.Context, reader client.Reader, b 
 func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m plan.Measurement, one record, text string) error {
 	c := &corev1.ConfigMap{ObjectMeta: generator.Meta(b, recordName(b, m)), Data: map[string]string{m.Name(): text}}
 	c.Labels[componentLabel] = componentRecords
-	known, err := json.Marshal(one.summary(m.Name()))
-	if err != nil {
+	if err := one.tell(c, m.Name()); err != nil {
 		return err
 	}
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationRecord, string(known))
-	err = r.Create(ctx, c)
+	err := r.Create(ctx, c)
 	if apierrors.IsAlreadyExists(err) {
 		existing := &corev1.ConfigMap{}
 		err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(c), existing)

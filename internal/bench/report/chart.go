@@ -98,7 +98,7 @@ func (r Report) scalingChart(mode string) (scalingChart, bool) {
 	for _, p := range r.Points {
 		if p.Mode == mode && p.Capacity != nil && p.Capacity.PerSecond.N > 0 {
 			points = append(points, p)
-			greatest, mostReplicas = max(greatest, high(p.Capacity.PerSecond)), max(mostReplicas, p.Replicas)
+			greatest, mostReplicas = max(greatest, shown(p.Capacity.PerSecond)), max(mostReplicas, p.Replicas)
 		}
 	}
 	if len(points) == 0 {
@@ -167,9 +167,11 @@ func (r Report) scalingChart(mode string) (scalingChart, bool) {
 	return c, true
 }
 
-func high(e stats.Estimate) float64 {
+// shown is how far up a chart has to reach for a figure: not to the end of an interval
+// that is so wide that it would flatten everything else.
+func shown(e stats.Estimate) float64 {
 	if e.Interval != nil {
-		return e.Interval.High
+		return min(e.Interval.High, 2*e.Value)
 	}
 	return e.Value
 }

@@ -200,6 +200,9 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 		if e.N == 0 {
 			return 0, 0, "", "nothing was measured"
 		}
+		if e.Interval == nil && e.N > 1 {
+			return 0, 0, "", fmt.Sprintf("%s, the mean of %d repetitions, one of which had nothing: there is no interval", format(e.Value), e.N)
+		}
 		if e.Interval == nil {
 			return 0, 0, "", fmt.Sprintf("%s, measured once: a verdict needs an interval, and an interval 2 repetitions", format(e.Value))
 		}

@@ -384,6 +384,22 @@ func TestBottlenecksOfPointsAreNamed(t *testing.T) {
 	}
 }
 
+// A repetition of which nothing came has no logarithm, and several are not one.
+func TestSeveralRepetitionsWithoutAnIntervalAreNotCalledOne(t *testing.T) {
+	for _, c := range []struct {
+		samples []float64
+		want    string
+	}{{[]float64{5}, "measured once"}, {[]float64{5, 0, 4}, "no interval"}} {
+		e, err := stats.Amount(c.samples)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := estimate(e, figure3); got.Range != c.want {
+			t.Errorf("%v: %q, want %q", c.samples, got.Range, c.want)
+		}
+	}
+}
+
 // Nobody observes the quotas of other servers' replicas, which have the gateway's.
 func TestAQuotaThatWasNotObservedIsNotDenied(t *testing.T) {
 	point := Point{Mode: "hybrid.plain", Replicas: 1, Capacity: &Capacity{}}
@@ -395,6 +411,18 @@ func TestAQuotaThatWasNotObservedIsNotDenied(t *testing.T) {
 	r.Points[0].Capacity.Quota = 0.4
 	if text, _ := label(r, "hybrid.plain"); !strings.HasPrefix(text, "Each replica has a quota of 400m CPU") {
 		t.Errorf("%q", text)
+	}
+}
+
+func TestAWideIntervalDoesNotFlattenTheChart(t *testing.T) {
+	e := stats.Estimate{Value: 100, N: 2, Interval: &stats.Interval{Low: 1, High: 10000}}
+	r := Report{Modes: []Mode{{Name: "hybrid"}}, Points: []Point{{Mode: "hybrid", Replicas: 1, Capacity: &Capacity{PerSecond: e}}}}
+	c, ok := r.scalingChart("hybrid")
+	if !ok || len(c.Points) != 1 || len(c.YTicks) == 0 {
+		t.Fatalf("%+v", c)
+	}
+	if last := c.YTicks[len(c.YTicks)-1].Text; last != "200" && last != "250" {
+		t.Errorf("the axis reaches up to %s for a figure of 100", last)
 	}
 }
 

@@ -284,8 +284,10 @@ func estimate(e stats.Estimate, format func(float64) string) cell {
 	switch {
 	case e.N == 0:
 		return cell{Text: none}
-	case e.Interval == nil:
+	case e.Interval == nil && e.N == 1:
 		return cell{format(e.Value), "measured once"}
+	case e.Interval == nil: // one of them was nothing
+		return cell{format(e.Value), "no interval"}
 	default:
 		return cell{format(e.Value), between(e.Interval.Low, e.Interval.High, format)}
 	}
