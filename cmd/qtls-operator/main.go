@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,7 +198,7 @@ func followAgents(ctx context.Context, mgr ctrl.Manager, o options) agents {
 func setUpCertificates(mgr ctrl.Manager, o options, agents certificate.Agents) error {
 	c, reader, now, recorder := mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, mgr.GetEventRecorder("qtls-operator")
 	hsms := &hsmpool.Clients{}
-	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Clock: now, Recorder: recorder, HSMs: hsms, Agents: agents}).SetupWithManager(mgr); err != nil {
+	if err := (&certificate.Reconciler{Client: c, APIReader: reader, Namespaces: served(o), Clock: now, Recorder: recorder, HSMs: hsms, Agents: agents}).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("certificate controller: %w", err)
 	}
 	if err := (&issuer.Reconciler{Client: c, APIReader: reader, Clock: now, Namespace: o.namespace, Recorder: recorder, HSMs: hsms}).SetupWithManager(mgr); err != nil {
@@ -298,13 +299,27 @@ func cacheFor(o options) (cache.Options, error) {
 		},
 		SyncPeriod: new(10 * time.Hour),
 	}
-	if o.watchNamespaces != "" {
-		options.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
-		for _, n := range strings.Split(o.watchNamespaces, ",") {
-			options.DefaultNamespaces[strings.TrimSpace(n)] = cache.Config{}
+	for _, n := range served(o) {
+		if options.DefaultNamespaces == nil {
+			options.DefaultNamespaces = map[string]cache.Config{}
 		}
+		options.DefaultNamespaces[n] = cache.Config{}
 	}
 	return options, nil
+}
+
+// served namespaces, each once: the operator's own and those that it is told to
+// watch. None stands for all.
+func served(o options) []string {
+	if o.watchNamespaces == "" {
+		return nil
+	}
+	namespaces := []string{o.namespace}
+	for _, n := range strings.Split(o.watchNamespaces, ",") {
+		namespaces = append(namespaces, strings.TrimSpace(n))
+	}
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 // slimPod drops the spec, which nobody reads.

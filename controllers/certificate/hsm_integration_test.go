@@ -219,6 +219,38 @@ func TestAKeyThatWasAdoptedAMomentAgoIsKept(t *testing.T) {
 	}
 }
 
+// Whoever may read PQCCertificates in the served namespaces alone sees in all of
+// them who was told to use a key.
+func TestAKeyThatIsUsedInAnotherServedNamespaceIsKept(t *testing.T) {
+	w := stoppedWorld(t)
+	elsewhere := testenv.Namespace(t, w.Client)
+	w.served = append(w.served, elsewhere)
+	w.start(nil)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	used := w.reference("web-ecdsa-p256").Label
+	other := withExisting(inHSM(server("other", "self", "ECDSA-P256"), "pool"), "ECDSA-P256", used)
+	other.Namespace = elsewhere
+	if err := w.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	var unused string
+	for revision := int64(2); revision <= 4; revision++ {
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+		w.revision(web, revision)
+		if revision == 2 {
+			unused = w.reference("web-ecdsa-p256").Label
+		}
+	}
+	if !token.Has(used) || token.Has(unused) {
+		t.Errorf("the token has the key that is used: %t, and the one that is not: %t", token.Has(used), token.Has(unused))
+	}
+}
+
 // A key that cannot be destroyed now is destroyed by a renewal to come.
 func TestKeysThatCannotBeDestroyedNow(t *testing.T) {
 	w := newWorld(t)

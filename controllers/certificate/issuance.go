@@ -428,9 +428,8 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 // be destroyed keeps nothing from being issued. What it rests on is read past the
 // cache: a PQCCertificate that was told to use the key a moment ago counts.
 func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference) (done bool) {
-	var all v1alpha1.PQCCertificateList
-	err := r.APIReader.List(ctx, &all)
-	if err == nil && adopted(key.Label, all.Items) {
+	all, err := r.everyCertificate(ctx)
+	if err == nil && adopted(key.Label, all) {
 		return true
 	}
 	if err == nil {
@@ -440,6 +439,23 @@ func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key
 		r.Recorder.Eventf(c, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
 	return err == nil
+}
+
+// everyCertificate in the namespaces that the operator serves, past the cache.
+func (r *Reconciler) everyCertificate(ctx context.Context) ([]v1alpha1.PQCCertificate, error) {
+	namespaces := r.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	var all []v1alpha1.PQCCertificate
+	for _, namespace := range namespaces {
+		var list v1alpha1.PQCCertificateList
+		if err := r.APIReader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return nil, fmt.Errorf("who uses keys that were there before cannot be told: PQCCertificates: %w", err)
+		}
+		all = append(all, list.Items...)
+	}
+	return all, nil
 }
 
 // request finds or makes the CertificateRequest of the revision under way.

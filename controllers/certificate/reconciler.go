@@ -51,8 +51,11 @@ type Reconciler struct {
 	// APIReader reads Secrets past the cache, which holds their metadata only, and
 	// what decides whether a key is destroyed, which may be a moment old.
 	APIReader client.Reader
-	Clock     clock.PassiveClock
-	Recorder  events.EventRecorder
+	// Namespaces that the operator serves; empty: all. APIReader may list in no
+	// others.
+	Namespaces []string
+	Clock      clock.PassiveClock
+	Recorder   events.EventRecorder
 	// HSMs are the clients of HSMPools' members.
 	HSMs *hsmpool.Clients
 	// Agents tell which keys gateways sign with.

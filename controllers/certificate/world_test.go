@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -47,7 +48,9 @@ type world struct {
 	client.Client
 	t         *testing.T
 	namespace string
-	clock     *clocktesting.FakePassiveClock
+	// served namespaces; the operator has rights in these alone.
+	served []string
+	clock  *clocktesting.FakePassiveClock
 	// approving says that every CertificateRequest is approved.
 	approving bool
 	// stop the operator.
@@ -66,8 +69,9 @@ func newWorld(t *testing.T) *world {
 
 func stoppedWorld(t *testing.T) *world {
 	c := testenv.Client(t)
+	namespace := testenv.Namespace(t, c)
 	return &world{
-		Client: c, t: t, namespace: testenv.Namespace(t, c), approving: true,
+		Client: c, t: t, namespace: namespace, served: []string{namespace}, approving: true,
 		clock:  clocktesting.NewFakePassiveClock(time.Now().Truncate(time.Second)),
 		events: events.NewFakeRecorder(10_000), agents: &agents{says: map[types.UID]*dataplane.Status{}},
 	}
@@ -110,7 +114,10 @@ func (a *agents) silent(pod *corev1.Pod) {
 func (w *world) start(fuse *fuse) {
 	w.t.Helper()
 	mgr := testenv.Manager(w.t, func(o *ctrl.Options) {
-		o.Cache.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
+		o.Cache.DefaultNamespaces = map[string]cache.Config{}
+		for _, n := range w.served {
+			o.Cache.DefaultNamespaces[n] = cache.Config{}
+		}
 		o.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
 			c, err := client.New(config, options)
 			return &fused{Client: c, fuse: fuse}, err
@@ -120,13 +127,28 @@ func (w *world) start(fuse *fuse) {
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
 		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
-		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Recorder: w.events, HSMs: hsms, Agents: w.agents},
+		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: within(mgr.GetAPIReader(), w.served), Namespaces: w.served, Clock: w.clock, Recorder: w.events, HSMs: hsms, Agents: w.agents},
 	} {
 		if err := r.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)
 		}
 	}
 	w.stop = testenv.Start(w.t, mgr)
+}
+
+// namespaced reads as with a Role in each of some namespaces.
+type namespaced struct {
+	client.Reader
+	served []string
+}
+
+func within(r client.Reader, served []string) client.Reader { return namespaced{r, served} }
+
+func (r namespaced) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if o := (&client.ListOptions{}).ApplyOptions(options); !slices.Contains(r.served, o.Namespace) {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("no right to list %T in namespace %q", list, o.Namespace))
+	}
+	return r.Reader.List(ctx, list, options...)
 }
 
 // create objects in the world's namespace.
