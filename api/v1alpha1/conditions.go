@@ -240,7 +240,8 @@ const (
 	// this revision issued, from 1.
 	AnnotationAttempt = GroupName + "/attempt"
 	// AnnotationPreviousKeys on a certificate Secret: the PKCS #11 URIs of the
-	// keys before that are to be destroyed, and when each was replaced, in JSON.
+	// keys before that are to be destroyed, when each was replaced, and the UID of
+	// the PQCCertificate that it was made for, in JSON.
 	AnnotationPreviousKeys = GroupName + "/previous-keys"
 	// AnnotationRequest on a CertificateRequest: the certificate request of a
 	// post-quantum key in PEM form, where spec.request only carries its names

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/keypair"
 )
@@ -24,6 +26,8 @@ type formerKey struct {
 	keypair.Reference
 	// replaced is when the other came.
 	replaced time.Time
+	// maker as in record.
+	maker types.UID
 }
 
 // idle says that who follows signs with it no more. Who does not, whoKeeps tells.
@@ -33,6 +37,7 @@ func (k formerKey) idle(now time.Time) bool { return !now.Before(k.replaced.Add(
 type storedFormerKey struct {
 	URI      string    `json:"uri"`
 	Replaced time.Time `json:"replaced"`
+	Maker    types.UID `json:"maker,omitempty"`
 }
 
 // parseFormerKeys reads an annotation's value. What does not parse names none.
@@ -44,7 +49,7 @@ func parseFormerKeys(value string) []formerKey {
 	var keys []formerKey
 	for _, k := range stored {
 		if r, err := keypair.ParseURI(k.URI); err == nil {
-			keys = append(keys, formerKey{r, k.Replaced})
+			keys = append(keys, formerKey{r, k.Replaced, k.Maker})
 		}
 	}
 	return keys
@@ -56,7 +61,7 @@ func formatFormerKeys(keys []formerKey) string {
 	}
 	var stored []storedFormerKey
 	for _, k := range keys {
-		stored = append(stored, storedFormerKey{k.URI(), k.replaced.UTC()})
+		stored = append(stored, storedFormerKey{k.URI(), k.replaced.UTC(), k.maker})
 	}
 	value, err := json.Marshal(stored)
 	if err != nil {
@@ -80,7 +85,7 @@ func (s state) formerKeys(next keypair.Reference, now time.Time) []formerKey {
 	})
 	made := s.Has.Issued != nil && s.Has.Key == "" && madeUnder(s.Secret.Name, present.Label)
 	if inHSM && made && present.Label != next.Label {
-		keys = append(keys, formerKey{present, now})
+		keys = append(keys, formerKey{present, now, s.Has.Maker})
 	}
 	return keys[max(0, len(keys)-mostFormer):]
 }

@@ -20,8 +20,8 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 	anothers := func(pool string) keypair.Reference {
 		return keypair.Reference{Pool: pool, Label: "web2-ecdsa-p256-1-k3abcdef"}
 	}
-	before := []formerKey{{key("a", "k1"), issuedAt}, {key("a", "k2"), now.Add(-time.Minute)}}
-	made, issued := record{}, metav1.NewTime(issuedAt)
+	before := []formerKey{{key("a", "k1"), issuedAt, "former"}, {key("a", "k2"), now.Add(-time.Minute), ""}}
+	made, issued := record{Maker: "present"}, metav1.NewTime(issuedAt)
 	made.Issued = &issued
 	existing := made
 	existing.Key = "k3"
@@ -31,20 +31,20 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 		next    keypair.Reference
 		want    []formerKey
 	}{
-		"a new key":                        {key("a", "k3").PEM(), made, key("a", "k4"), append(slices.Clone(before), formerKey{key("a", "k3"), now})},
+		"a new key":                        {key("a", "k3").PEM(), made, key("a", "k4"), append(slices.Clone(before), formerKey{key("a", "k3"), now, "present"})},
 		"an authority's, which is kept":    {key("a", "k3").PEM(), made, key("a", "k3"), before},
 		"its own through another pool":     {key("a", "k3").PEM(), made, key("b", "k3"), before},
-		"one of before by another pool":    {key("a", "k3").PEM(), made, key("b", "k1"), []formerKey{before[1], {key("a", "k3"), now}}},
+		"one of before by another pool":    {key("a", "k3").PEM(), made, key("b", "k1"), []formerKey{before[1], {key("a", "k3"), now, "present"}}},
 		"one of before serves":             {key("b", "k1").PEM(), existing, key("b", "k4"), before[1:]},
 		"one that was there before":        {key("a", "k3").PEM(), existing, key("a", "k4"), before},
 		"nobody knows whether it was made": {key("a", "k3").PEM(), record{}, key("a", "k4"), before},
 		"another certificate's":            {anothers("a").PEM(), made, key("a", "k4"), before},
 		"a key in a Secret":                {[]byte("-----BEGIN PRIVATE KEY-----"), made, key("a", "k4"), before},
-		"back into a Secret":               {key("a", "k3").PEM(), made, keypair.Reference{}, append(slices.Clone(before), formerKey{key("a", "k3"), now})},
+		"back into a Secret":               {key("a", "k3").PEM(), made, keypair.Reference{}, append(slices.Clone(before), formerKey{key("a", "k3"), now, "present"})},
 	} {
 		s := state{Has: c.has, Secret: &corev1.Secret{Data: map[string][]byte{corev1.TLSPrivateKeyKey: c.present}}}
 		s.Secret.Name = "web-ecdsa-p256"
-		s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(append(slices.Clone(before), formerKey{anothers("b"), issuedAt}))}
+		s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(append(slices.Clone(before), formerKey{anothers("b"), issuedAt, "present"}))}
 		if got := s.formerKeys(c.next, now); !slices.EqualFunc(got, c.want, sameFormer) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
@@ -55,7 +55,7 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 }
 
 func sameFormer(a, b formerKey) bool {
-	return a.Reference == b.Reference && a.replaced.Equal(b.replaced)
+	return a.Reference == b.Reference && a.replaced.Equal(b.replaced) && a.maker == b.maker
 }
 
 func TestWhoseKeyALabelIs(t *testing.T) {
@@ -92,10 +92,10 @@ func TestWhenAFormerKeyIsIdle(t *testing.T) {
 func TestTheListOfFormerKeysStaysShort(t *testing.T) {
 	var many []formerKey
 	for range 2 * mostFormer {
-		many = append(many, formerKey{keypair.Reference{Pool: "a", Label: "web-ecdsa-p256-1-abcdefgh"}, issuedAt})
+		many = append(many, formerKey{keypair.Reference{Pool: "a", Label: "web-ecdsa-p256-1-abcdefgh"}, issuedAt, ""})
 	}
 	const latest = "web-ecdsa-p256-2-abcdefgh"
-	many = append(many, formerKey{keypair.Reference{Pool: "a", Label: latest}, issuedAt})
+	many = append(many, formerKey{keypair.Reference{Pool: "a", Label: latest}, issuedAt, ""})
 	s := state{Secret: &corev1.Secret{}}
 	s.Secret.Name = "web-ecdsa-p256"
 	s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(many)}

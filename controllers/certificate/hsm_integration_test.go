@@ -251,6 +251,68 @@ func TestAKeyThatIsUsedInAnotherServedNamespaceIsKept(t *testing.T) {
 	}
 }
 
+// Who restores Secrets of a backup has those of the object of before, which may
+// go on to use its keys in another cluster: they stay, and those of the new one go.
+func TestKeysOfSecretsFromABackupAreKept(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	const name, next = "web-ecdsa-p256", "web-ecdsa-p256-next"
+	theirs := []string{w.reference(name).Label}
+	renew := func(revision int64) {
+		t.Helper()
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, fmt.Sprint(revision)) })
+	}
+	renew(2)
+	w.revision(web, 2)
+	theirs = append(theirs, w.reference(name).Label)
+	w.approving = false
+	renew(3) // which is under way when the backup is made
+	w.request()
+	theirs = append(theirs, w.reference(next).Label)
+	w.stop()
+
+	var backup []client.Object
+	for _, name := range []string{name, next} {
+		s := w.secret(name)
+		backup = append(backup, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: s.Labels, Annotations: s.Annotations}, Type: s.Type, Immutable: s.Immutable, Data: s.Data})
+	}
+	gone := []client.Object{web, w.secret(name), w.secret(next)} // as the garbage collector does
+	for _, cr := range w.requests() {
+		gone = append(gone, &cr)
+	}
+	for _, o := range gone {
+		if err := w.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	web = &v1alpha1.PQCCertificate{ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: web.Annotations}, Spec: web.Spec}
+	web.Spec.DNSNames = []v1alpha1.Hostname{"copy.example.com"}
+	w.create(append(backup, web)...)
+	w.approving = true
+	w.told()
+	w.start(nil)
+	w.revision(web, 3)
+	own := w.reference(name).Label
+	for revision := int64(4); revision <= 5; revision++ {
+		renew(revision)
+		w.revision(web, revision)
+	}
+	told := strings.Join(w.told(), "\n")
+	for _, label := range theirs {
+		if !token.Has(label) || !strings.Contains(told, fmt.Sprintf("Warning KeyLeft HSMPool \"pool\": key %q serves no more, and stays in the token", label)) {
+			t.Errorf("the token has the key %q of the object of before: %t; events:\n%s", label, token.Has(label), told)
+		}
+	}
+	if slices.Contains(theirs, own) || token.Has(own) {
+		t.Errorf("the token has the former key %q, which is the new one's own: %t", own, token.Has(own))
+	}
+}
+
 // A key that cannot be destroyed now is destroyed by a renewal to come.
 func TestKeysThatCannotBeDestroyedNow(t *testing.T) {
 	w := newWorld(t)

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -181,7 +182,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		present, _ := i.state.presentKey()
-		if key, ok := abandonedKey(pending, last, present); ok && !i.r.retire(ctx, i.certificate, key) {
+		if key, ok := abandonedKey(pending, last, present); ok && !i.r.retire(ctx, i.certificate, key, makerOf(pending)) {
 			if err := i.retireLater(ctx, pending, key); err != nil {
 				return nil, nil, err
 			}
@@ -190,11 +191,13 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 			return nil, nil, err
 		}
 	}
-	data, err := i.newKey(last + 1)
+	data, maker, err := i.newKey(last + 1)
 	if err != nil {
 		return nil, nil, err
 	}
-	pending = buildPending(i.certificate, i.algorithm, last+1, i.state.Want, data)
+	requested := i.state.Want
+	requested.Maker = maker
+	pending = buildPending(i.certificate, i.algorithm, last+1, requested, data)
 	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
 	} else if err != nil {
@@ -222,7 +225,7 @@ func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key 
 	if slices.ContainsFunc(former, func(k formerKey) bool { return k.Reference == key }) {
 		return nil
 	}
-	data := contents{chain: s.Data[corev1.TLSCertKey], key: s.Data[corev1.TLSPrivateKeyKey], ca: s.Data[corev1.ServiceAccountRootCAKey], former: append(former, formerKey{key, i.now})}
+	data := contents{chain: s.Data[corev1.TLSCertKey], key: s.Data[corev1.TLSPrivateKeyKey], ca: s.Data[corev1.ServiceAccountRootCAKey], former: append(former, formerKey{key, i.now, makerOf(pending)})}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(s), i.state.Has, data, s.UID, s.ResourceVersion)
 	if err := i.r.Apply(ctx, secret, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); apierrors.IsConflict(err) {
 		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
@@ -246,7 +249,19 @@ func pendingFits(pending *corev1.Secret, s state, last int64) bool {
 		return false
 	}
 	reference, err := keypair.ParseReference(data)
-	return err != nil || s.Want.Key != "" || madeFor(pending, reference)
+	return err != nil || s.Want.Key != "" || madeFor(pending, reference) && !ofAnother(pending)
+}
+
+// makerOf the key that a Secret names, as its record says.
+func makerOf(secret *corev1.Secret) types.UID {
+	return parseRecord(secret.Annotations[v1alpha1.AnnotationRequested]).Maker
+}
+
+// ofAnother says whether a pending Secret's key was made for another
+// PQCCertificate than the one it belongs to now: it comes from a backup.
+func ofAnother(pending *corev1.Secret) bool {
+	owner := metav1.GetControllerOf(pending)
+	return makerOf(pending) != "" && owner != nil && makerOf(pending) != owner.UID
 }
 
 // labelPrefix begins the labels of the keys that are made for a revision, which
@@ -284,26 +299,27 @@ func abandonedKey(pending *corev1.Secret, last int64, present keypair.Reference)
 }
 
 // newKey is what a revision's Secret has for its key: the key, or a reference
-// to one that an HSM has or is going to make.
-func (i *issuance) newKey(revision int64) ([]byte, error) {
+// to one that an HSM has or is going to make; and its maker, as in record.
+func (i *issuance) newKey(revision int64) (data []byte, maker types.UID, err error) {
 	s := i.state
 	if s.Want.Key != "" {
-		return keypair.Reference{Pool: s.Want.HSM, Label: s.Want.Key}.PEM(), nil
+		return keypair.Reference{Pool: s.Want.HSM, Label: s.Want.Key}.PEM(), "", nil
 	}
 	if kept, err := s.keptKey(); kept != nil || err != nil {
-		return kept, err
+		return kept, s.Has.Maker, err
 	}
 	if s.Want.HSM != "" {
 		// Nobody else has a key of this label: other clusters may have one of the
 		// Secret's name.
 		label := labelPrefix(i.secretName, revision) + strings.ToLower(rand.Text()[:labelRandom])
-		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), nil
+		return keypair.Reference{Pool: s.Want.HSM, Label: label}.PEM(), i.certificate.UID, nil
 	}
 	key, err := pki.GenerateKey(i.algorithm)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return keypair.MarshalKey(key)
+	data, err = keypair.MarshalKey(key)
+	return data, "", err
 }
 
 // keptKey is the key of the certificate's Secret where it goes on to be used: an
@@ -387,6 +403,10 @@ func (s state) presentKey() (keypair.Reference, bool) {
 // because a gateway signs with it.
 const eventKeyInUse = "KeyInUse"
 
+// eventKeyLeft is the reason of the event that a key stays in the token for ever,
+// because nothing says that it was made for this PQCCertificate.
+const eventKeyLeft = "KeyLeft"
+
 // retireFormer destroys those former keys that nobody signs with any more, and
 // returns the others. Of a pool where one cannot be destroyed the rest wait,
 // too: its members may take long to say so.
@@ -406,7 +426,7 @@ func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []f
 		} else if who := whoKeeps(k, pods); who != "" {
 			i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, eventKeyInUse, "Retire", "HSMPool %q: former key %q is not destroyed before a renewal to come: %s", k.Pool, k.Label, who)
 			left = append(left, k)
-		} else if !i.r.retire(ctx, i.certificate, k.Reference) {
+		} else if !i.r.retire(ctx, i.certificate, k.Reference, k.maker) {
 			away[k.Pool] = true
 			left = append(left, k)
 		}
@@ -423,11 +443,16 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 	})
 }
 
-// retire a key that was made for a certificate, unless it has been adopted
-// since. done says that there is nothing left to do about it. One that cannot
+// retire a key that was made for a certificate, unless that was another object's
+// or it has been adopted since. done says that there is nothing left to do about it. One that cannot
 // be destroyed keeps nothing from being issued. What it rests on is read past the
 // cache: a PQCCertificate that was told to use the key a moment ago counts.
-func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference) (done bool) {
+func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference, maker types.UID) (done bool) {
+	if maker != c.UID {
+		r.Recorder.Eventf(c, nil, corev1.EventTypeWarning, eventKeyLeft, "Retire",
+			"HSMPool %q: key %q serves no more, and stays in the token: nothing says that it was made for this PQCCertificate, for its Secret comes from a backup or from a release that did not record it; once nobody else uses the key, destroy it with the HSM's own tools", key.Pool, key.Label)
+		return true
+	}
 	all, err := r.everyCertificate(ctx)
 	if err == nil && adopted(key.Label, all) {
 		return true
@@ -582,6 +607,7 @@ func (i *issuance) wanted(key crypto.Signer) pki.Wanted {
 // refuses to take over a Secret of the name that somebody else has just made.
 func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.Chain, authorities []byte) error {
 	r := i.state.Want
+	r.Maker = makerOf(pending)
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
 	next, _ := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])

@@ -187,6 +187,10 @@ func TestPendingKeys(t *testing.T) {
 	keeping := buildPending(web(), "ML-DSA-44", 3, authority, former.PEM())
 	serving := &corev1.Secret{Data: map[string][]byte{"tls.key": former.PEM()}}
 	anew := buildPending(web(), "ML-DSA-44", 3, authority, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
+	ofAnother, ofOwn := inPool, inPool
+	ofAnother.Maker, ofOwn.Maker = "another", web().UID
+	restored := buildPending(web(), "ML-DSA-44", 3, ofAnother, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
+	own := buildPending(web(), "ML-DSA-44", 3, ofOwn, keypair.Reference{Pool: "pool", Label: "web-ml-dsa-44-3-x"}.PEM())
 	inUse := inPool
 	inUse.Key = former.Label
 	using := buildPending(web(), "ML-DSA-44", 3, inUse, former.PEM())
@@ -207,6 +211,8 @@ func TestPendingKeys(t *testing.T) {
 		"from before a new wish":     {s, "ML-DSA-44", asked, 2, nil, false},
 		"broken":                     {broken, "ML-DSA-44", r, 2, nil, false},
 		"in the wanted HSM":          {referring, "ML-DSA-44", inPool, 2, nil, true},
+		"made for it":                {own, "ML-DSA-44", inPool, 2, nil, true},
+		"made for another object":    {restored, "ML-DSA-44", inPool, 2, nil, false},
 		"in another HSM":             {referring, "ML-DSA-44", inOther, 2, nil, false},
 		"in an HSM, not wanted":      {referring, "ML-DSA-44", r, 2, nil, false},
 		"in no HSM, wanted":          {s, "ML-DSA-44", inPool, 2, nil, false},

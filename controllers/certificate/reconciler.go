@@ -209,7 +209,7 @@ func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o 
 	present, _ := keypair.ParseReference(secret.Data[corev1.TLSPrivateKeyKey])
 	algorithm := v1alpha1.KeyAlgorithm(pending.Annotations[v1alpha1.AnnotationAlgorithm])
 	last := max(formerStatus(c, algorithm).Revision, revisionOf(secret))
-	if key, ok := abandonedKey(pending, last, present); ok && !r.retire(ctx, c, key) {
+	if key, ok := abandonedKey(pending, last, present); ok && !r.retire(ctx, c, key, makerOf(pending)) {
 		return false, r.keep(ctx, pending, key)
 	}
 	return true, r.delete(ctx, o)
@@ -219,7 +219,7 @@ func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o 
 // take it up again: some members may have destroyed theirs.
 func (r *Reconciler) keep(ctx context.Context, pending *corev1.Secret, key keypair.Reference) error {
 	before := pending.DeepCopy()
-	pending.Annotations[v1alpha1.AnnotationRequested] = record{HSM: key.Pool}.String()
+	pending.Annotations[v1alpha1.AnnotationRequested] = record{HSM: key.Pool, Maker: makerOf(pending)}.String()
 	if err := r.Patch(ctx, pending, client.MergeFrom(before), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("Secret %q: %w", pending.Name, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/pki"
@@ -32,6 +33,11 @@ type record struct {
 	Key string `json:"key,omitempty"`
 	// Renew is the value of the annotation qtls.dev/renew.
 	Renew string `json:"renew,omitempty"`
+	// Maker is the UID of the PQCCertificate that the key was made for in an HSM;
+	// empty where none was made, or nobody recorded for whom. A Secret that comes
+	// from a backup names a key that the object of before, perhaps in another
+	// cluster, may still use: nobody but its maker destroys it.
+	Maker types.UID `json:"maker,omitempty"`
 	// Issued is when the certificate came: what renewal counts from.
 	Issued *metav1.Time `json:"issued,omitempty"`
 }

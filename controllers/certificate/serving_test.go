@@ -13,7 +13,7 @@ import (
 )
 
 func TestWhoKeepsAFormerKey(t *testing.T) {
-	key := formerKey{keypair.Reference{Pool: "a", Label: "web-1"}, issuedAt}
+	key := formerKey{keypair.Reference{Pool: "a", Label: "web-1"}, issuedAt, ""}
 	pod := func(age time.Duration, status *dataplane.Status) gatewayPod {
 		return gatewayPod{corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", Labels: map[string]string{v1alpha1.LabelGateway: "edge"},
 			CreationTimestamp: metav1.NewTime(issuedAt.Add(-age))}}, status}
