@@ -25,7 +25,9 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -135,6 +137,23 @@ func WithoutCertManager(t testing.TB) (install func()) {
 		t.Fatal(err)
 	}
 	options := envtest.CRDInstallOptions{Paths: crds(certManagers), MaxTime: patience}
+	// Of what is there the apiserver deletes each object first, and tries again after a minute.
+	c := Client(t)
+	Eventually(t, func(ctx context.Context) error {
+		left := &cmapi.CertificateRequestList{}
+		if err := c.List(ctx, left); err != nil {
+			return err
+		}
+		for i := range left.Items {
+			if err := client.IgnoreNotFound(c.Delete(ctx, &left.Items[i])); err != nil {
+				return err
+			}
+		}
+		if len(left.Items) > 0 {
+			return fmt.Errorf("%d CertificateRequests are left, such as %s with finalizers %v", len(left.Items), client.ObjectKeyFromObject(&left.Items[0]), left.Items[0].Finalizers)
+		}
+		return nil
+	})
 	if err := envtest.UninstallCRDs(Config(), options); err != nil {
 		t.Fatalf("taking cert-manager's CRDs away: %v", err)
 	}
@@ -145,7 +164,7 @@ func WithoutCertManager(t testing.TB) (install func()) {
 	Eventually(t, func(context.Context) error {
 		_, err := discover.ServerResourcesForGroupVersion(cmapi.SchemeGroupVersion.String())
 		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("cert-manager's group is still served, %v", err)
+			return fmt.Errorf("cert-manager's group is still served, %v; of its CRDs there are%s", err, certManagersCRDs(t, c))
 		}
 		return nil
 	})
@@ -156,6 +175,24 @@ func WithoutCertManager(t testing.TB) (install func()) {
 	})
 	t.Cleanup(install)
 	return install
+}
+
+// certManagersCRDs that are there, and what they say of themselves.
+func certManagersCRDs(t testing.TB, c client.Client) string {
+	t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinitionList"})
+	if err := c.List(t.Context(), list); err != nil {
+		return " " + err.Error()
+	}
+	var all strings.Builder
+	for _, o := range list.Items {
+		if strings.HasSuffix(o.GetName(), "."+certmanager.GroupName) {
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+			fmt.Fprintf(&all, " %s, deleted at %v: %v;", o.GetName(), o.GetDeletionTimestamp(), conditions)
+		}
+	}
+	return all.String()
 }
 
 // Config of a client that may do everything.
