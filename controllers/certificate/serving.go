@@ -53,9 +53,9 @@ func (r *Reconciler) gatewayPods(ctx context.Context, namespace string) ([]gatew
 }
 
 // whoKeeps a former key: which gateway's pod signs with it, or may; empty where
-// none does. Of a pod that serves nothing, or that nothing is known of, all that
-// counts is its age: one that came after the key was replaced never had it. It is
-// pure.
+// none does. Of a pod that serves nothing, or that nothing is known of, as its
+// agent is of a release that does not tell keys, all that counts is its age: one
+// that came after the key was replaced never had it. It is pure.
 func whoKeeps(key formerKey, pods []gatewayPod) string {
 	for _, p := range pods {
 		who := fmt.Sprintf("pod %s of QTLSGateway %q", p.Name, p.Labels[v1alpha1.LabelGateway])
@@ -66,7 +66,7 @@ func whoKeeps(key formerKey, pods []gatewayPod) string {
 			return err == nil && reference.Label == key.Label
 		}):
 			return who + " serves a certificate with it"
-		case (p.status == nil || p.status.Running.Revision == "") && !p.CreationTimestamp.After(key.replaced):
+		case (p.status == nil || p.status.HSMKeys == nil || p.status.Running.Revision == "") && !p.CreationTimestamp.After(key.replaced):
 			return "what " + who + " serves is not known"
 		}
 	}

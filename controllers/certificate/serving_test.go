@@ -19,7 +19,7 @@ func TestWhoKeepsAFormerKey(t *testing.T) {
 			CreationTimestamp: metav1.NewTime(issuedAt.Add(-age))}}, status}
 	}
 	runs := func(keys ...string) *dataplane.Status {
-		return &dataplane.Status{Running: dataplane.Target{Revision: "r"}, HSMKeys: keys}
+		return &dataplane.Status{Running: dataplane.Target{Revision: "r"}, HSMKeys: append([]string{}, keys...)}
 	}
 	const serves, unknown = `pod edge-1 of QTLSGateway "edge" serves a certificate with it`, `what pod edge-1 of QTLSGateway "edge" serves is not known`
 	for name, c := range map[string]struct {
@@ -34,6 +34,7 @@ func TestWhoKeepsAFormerKey(t *testing.T) {
 		"a pod that would when HAProxy is back": {[]gatewayPod{pod(-time.Hour, &dataplane.Status{HSMKeys: []string{"pkcs11:token=a;object=web-1;type=private"}})}, serves},
 		"a pod whose agent is silent":           {[]gatewayPod{pod(0, nil)}, unknown},
 		"a pod that serves nothing":             {[]gatewayPod{pod(0, &dataplane.Status{})}, unknown},
+		"a pod of a release that does not tell": {[]gatewayPod{pod(time.Hour, &dataplane.Status{Running: dataplane.Target{Revision: "r"}})}, unknown},
 		"a silent one that came later":          {[]gatewayPod{pod(-time.Second, nil)}, ""},
 		"the second of two":                     {[]gatewayPod{pod(time.Hour, runs()), pod(0, nil)}, unknown},
 	} {

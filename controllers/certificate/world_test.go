@@ -96,7 +96,7 @@ func (a *agents) Status(_ types.NamespacedName, pod types.UID) (*dataplane.Statu
 func (a *agents) serves(pod *corev1.Pod, keys ...keypair.Reference) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	status := &dataplane.Status{Running: dataplane.Target{Revision: "r"}}
+	status := &dataplane.Status{Running: dataplane.Target{Revision: "r"}, HSMKeys: []string{}}
 	for _, k := range keys {
 		status.HSMKeys = append(status.HSMKeys, k.URI())
 	}

@@ -91,9 +91,10 @@ func referenceOf(c *certificate) (reference keypair.Reference, chain []byte, ok 
 	return reference, chain, err == nil // it is what parseCertificate wrote
 }
 
-// keysInHSMs of trees, either of which may be nil: their URIs.
+// keysInHSMs of trees, either of which may be nil: their URIs. It is never nil,
+// which would say that nobody knows.
 func keysInHSMs(all ...*tree) []string {
-	var keys []string
+	keys := []string{}
 	for _, t := range all {
 		if t == nil {
 			continue

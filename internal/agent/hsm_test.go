@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -80,8 +81,16 @@ func TestTheStatusTellsTheKeysInHSMs(t *testing.T) {
 	if got, want := statusOf(s.observed, s.own, nil, nil).HSMKeys, []string{"pkcs11:token=vault;object=web-2;type=private"}; !slices.Equal(got, want) {
 		t.Errorf("while HAProxy does not run: %q, want %q", got, want)
 	}
-	if got := statusOf(observed{}, own{}, nil, nil).HSMKeys; got != nil {
-		t.Errorf("before the first configuration: %q", got)
+	// What an agent says that does not tell is told apart from none.
+	none, err := json.Marshal(statusOf(observed{}, own{}, nil, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{string(none): true, `{"sequence":1}`: false} {
+		var got dataplane.Status
+		if err := json.Unmarshal([]byte(text), &got); err != nil || len(got.HSMKeys) != 0 || (got.HSMKeys != nil) != want {
+			t.Errorf("%s: %#v, which tells: %t, %v", text, got.HSMKeys, got.HSMKeys != nil, err)
+		}
 	}
 }
 

@@ -294,8 +294,9 @@ type Status struct {
 	// remedy.
 	HSMProblems []string `json:"hsmProblems,omitempty"`
 	// HSMKeys are the private keys in HSMs that HAProxy signs with, or that it would
-	// when it starts again: PKCS #11 URIs, sorted.
-	HSMKeys []string `json:"hsmKeys,omitempty"`
+	// when it starts again: PKCS #11 URIs, sorted. It is empty where there are none,
+	// and nil in what agents say that do not tell, of former releases.
+	HSMKeys []string `json:"hsmKeys,omitzero"`
 	// HAProxy's version and how often it was reloaded since the pod started.
 	HAProxyVersion string `json:"haproxyVersion,omitempty"`
 	Reloads        int    `json:"reloads"`
