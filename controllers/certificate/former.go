@@ -75,17 +75,19 @@ func formatFormerKeys(keys []formerKey) string {
 // there before it was used is not among them, nor one that serves on, whichever
 // pool it comes by, nor one that was made for another certificate, whose Secret
 // this one may be a copy of. It is pure.
-func (s state) formerKeys(next keypair.Reference, now time.Time) []formerKey {
+// The oldest of too many are dropped.
+func (s state) formerKeys(next keypair.Reference, now time.Time) (keys, dropped []formerKey) {
 	if s.Secret == nil {
-		return nil
+		return nil, nil
 	}
 	present, inHSM := s.presentKey()
-	keys := slices.DeleteFunc(parseFormerKeys(s.Secret.Annotations[v1alpha1.AnnotationPreviousKeys]), func(k formerKey) bool {
+	keys = slices.DeleteFunc(parseFormerKeys(s.Secret.Annotations[v1alpha1.AnnotationPreviousKeys]), func(k formerKey) bool {
 		return k.Label == present.Label || k.Label == next.Label || !madeUnder(s.Secret.Name, k.Label)
 	})
 	made := s.Has.Issued != nil && s.Has.Key == "" && madeUnder(s.Secret.Name, present.Label)
 	if inHSM && made && present.Label != next.Label {
 		keys = append(keys, formerKey{present, now, s.Has.Maker})
 	}
-	return keys[max(0, len(keys)-mostFormer):]
+	first := max(0, len(keys)-mostFormer)
+	return keys[first:], keys[:first]
 }

@@ -45,11 +45,11 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 		s := state{Has: c.has, Secret: &corev1.Secret{Data: map[string][]byte{corev1.TLSPrivateKeyKey: c.present}}}
 		s.Secret.Name = "web-ecdsa-p256"
 		s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(append(slices.Clone(before), formerKey{anothers("b"), issuedAt, "present"}))}
-		if got := s.formerKeys(c.next, now); !slices.EqualFunc(got, c.want, sameFormer) {
+		if got, _ := s.formerKeys(c.next, now); !slices.EqualFunc(got, c.want, sameFormer) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-	if got := (state{}).formerKeys(key("a", "k1"), now); got != nil {
+	if got, _ := (state{}).formerKeys(key("a", "k1"), now); got != nil {
 		t.Errorf("of no Secret: %+v", got)
 	}
 }
@@ -99,8 +99,8 @@ func TestTheListOfFormerKeysStaysShort(t *testing.T) {
 	s := state{Secret: &corev1.Secret{}}
 	s.Secret.Name = "web-ecdsa-p256"
 	s.Secret.Annotations = map[string]string{v1alpha1.AnnotationPreviousKeys: formatFormerKeys(many)}
-	got := s.formerKeys(keypair.Reference{}, issuedAt)
-	if len(got) != mostFormer || got[mostFormer-1].Label != latest {
+	got, dropped := s.formerKeys(keypair.Reference{}, issuedAt)
+	if len(got) != mostFormer || len(dropped) != mostFormer+1 || got[mostFormer-1].Label != latest {
 		t.Errorf("%d keys, the last of them %+v", len(got), got[len(got)-1])
 	}
 }

@@ -151,7 +151,7 @@ func TestFormerKeysThatGatewaysServe(t *testing.T) {
 	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
 	web.Spec.CommonName = "www.example.com"
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", Labels: resources.Selector("edge")},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "haproxy:test"}}}}
+		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "haproxy", Image: "haproxy:test"}}}}
 	w.create(selfSigned("self"), web, pod)
 	w.issued(web)
 	first := w.reference("web-ecdsa-p256")

@@ -403,8 +403,8 @@ func (s state) presentKey() (keypair.Reference, bool) {
 // because a gateway signs with it.
 const eventKeyInUse = "KeyInUse"
 
-// eventKeyLeft is the reason of the event that a key stays in the token for ever,
-// because nothing says that it was made for this PQCCertificate.
+// eventKeyLeft is the reason of the event that a key stays in the token for ever:
+// nothing says that it was made for this PQCCertificate, or too many were.
 const eventKeyLeft = "KeyLeft"
 
 // retireFormer destroys those former keys that nobody signs with any more, and
@@ -611,7 +611,8 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 	issued := metav1.NewTime(i.now.Truncate(time.Second))
 	r.Issued = &issued
 	next, _ := keypair.ParseReference(pending.Data[corev1.TLSPrivateKeyKey])
-	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, former: i.state.formerKeys(next, i.now)}
+	former, dropped := i.state.formerKeys(next, i.r.Clock.Now()) // HSMs may have taken long until here
+	data := contents{chain: pki.CertificatesPEM(chain.Certificates...), key: pending.Data[corev1.TLSPrivateKeyKey], ca: authorities, former: former}
 	options := []client.ApplyOption{client.FieldOwner(v1alpha1.FieldManager)}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, "", "")
 	if s := i.state.Secret; s != nil {
@@ -622,6 +623,10 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
 	} else if err != nil {
 		return fmt.Errorf("Secret %q: %w", i.secretName, err)
+	}
+	for _, k := range dropped {
+		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, eventKeyLeft, "Retire",
+			"HSMPool %q: former key %q stays in the token: there are more to destroy than the annotation %s takes; once nobody uses the key, destroy it with the HSM's own tools", k.Pool, k.Label, v1alpha1.AnnotationPreviousKeys)
 	}
 	verb := "issued"
 	if revisionOf(pending) > 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,10 +53,28 @@ func (r *Reconciler) gatewayPods(ctx context.Context, namespace string) ([]gatew
 	return pods, nil
 }
 
+// around is how long before and after a key was replaced a pod may have come that
+// read its Secret in between: the API server's clock says when a pod came, and
+// ours when the key was about to be replaced.
+const around = 5 * time.Minute
+
+// neverRan says that no container of a pod has been started, as where no node has
+// room or its image is not there.
+func neverRan(p *corev1.Pod) bool {
+	if p.Spec.NodeName == "" {
+		return true
+	}
+	started := func(s corev1.ContainerStatus) bool {
+		return s.ContainerID != "" || s.RestartCount > 0 || s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
+	}
+	all := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	return len(all) > 0 && !slices.ContainsFunc(all, started) // without any, its node has said nothing yet
+}
+
 // whoKeeps a former key: which gateway's pod signs with it, or may; empty where
 // none does. Of a pod that serves nothing, or that nothing is known of, as its
-// agent is of a release that does not tell keys, all that counts is its age: one
-// that came after the key was replaced never had it. It is pure.
+// agent is of a release that does not tell keys, what counts is its age, where it
+// ever ran: one that came after the key was replaced never had it. It is pure.
 func whoKeeps(key formerKey, pods []gatewayPod) string {
 	for _, p := range pods {
 		who := fmt.Sprintf("pod %s of QTLSGateway %q", p.Name, p.Labels[v1alpha1.LabelGateway])
@@ -66,7 +85,7 @@ func whoKeeps(key formerKey, pods []gatewayPod) string {
 			return err == nil && reference.Label == key.Label
 		}):
 			return who + " serves a certificate with it"
-		case (p.status == nil || p.status.HSMKeys == nil || p.status.Running.Revision == "") && !p.CreationTimestamp.After(key.replaced):
+		case (p.status == nil || p.status.HSMKeys == nil || p.status.Running.Revision == "") && !p.CreationTimestamp.After(key.replaced.Add(around)) && !neverRan(&p.Pod):
 			return "what " + who + " serves is not known"
 		}
 	}
