@@ -37,6 +37,9 @@ const (
 	soon = time.Second
 	// lookForHSM is when to try again what an HSM did not do.
 	lookForHSM = 10 * time.Second
+	// lookForGateway is when to look again whether gateways have followed, which
+	// may be held for weeks.
+	lookForGateway = time.Minute
 )
 
 // issue brings one certificate as far as it goes now.
@@ -150,7 +153,7 @@ func (i *issuance) advance(ctx context.Context, o outcome) (underway int64, err 
 	}
 	switch p.phase {
 	case phaseSigned:
-		if begin := chain.Leaf().NotBefore; o.unusable == "" && i.now.Before(begin) { // the issuer's clock is ahead
+		if begin := chain.Leaf().NotBefore; i.state.serves(i.now) && i.now.Before(begin) { // the issuer's clock is ahead
 			return underway, conditions.Waiting(begin.Sub(i.now), v1alpha1.ReasonIssuing, "%s signed CertificateRequest %q; the certificate is valid from %s on, and the present one serves until then", i.state.Want.issuer(), cr.Name, stamp(begin))
 		}
 		return underway, i.store(ctx, pending, chain, authorities)

@@ -607,6 +607,10 @@ func TestAFormerAlgorithmIsServedOn(t *testing.T) {
 	w.approving = true
 	w.issued(web)
 	stays() // the gateway has not followed
+	want := `Secret "web-ecdsa-p256" is not renewed any more, for spec.algorithms does not name its algorithm; it stays, because QTLSGateway "edge" serves it`
+	if told := w.told(); !slices.ContainsFunc(told, func(e string) bool { return strings.HasPrefix(e, "Normal StillServed "+want) }) {
+		t.Errorf("nobody tells that the gateway holds it: %q", told)
+	}
 
 	w.change(published, func() { published.Data = nil })
 	w.pass(web, time.Second)
@@ -814,7 +818,7 @@ func TestWhatOtherIssuersReturn(t *testing.T) {
 
 // Clients would refuse what another issuer signs with a clock that is ahead, and
 // the present certificate serves.
-func TestARenewalThatIsNotValidYetWaits(t *testing.T) {
+func TestACertificateThatIsNotValidYetWaits(t *testing.T) {
 	w := withCA(t)
 	root := w.secret("root-ecdsa-p256")
 	authority, err := pki.ParseAuthority(root.Data[corev1.TLSCertKey], root.Data[corev1.TLSPrivateKeyKey], nil, w.clock.Now())
@@ -852,26 +856,31 @@ func TestARenewalThatIsNotValidYetWaits(t *testing.T) {
 	w.create(web)
 	sign(w.clock.Now().Add(4 * time.Minute))
 	w.issued(web) // nothing else serves
-	first := w.pair("web-ecdsa-p256").SerialNumber()
 
-	w.pass(web, 5*time.Minute)
-	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "1") })
-	from := w.clock.Now().Add(4 * time.Minute)
-	sign(from)
-	w.eventually(func() error {
-		w.get(web)
-		if c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing); c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "valid from "+from.UTC().Format(time.RFC3339)) {
-			return fmt.Errorf("condition %+v", c)
+	for n, change := range []func(){
+		func() { annotate(web, v1alpha1.AnnotationRenew, "1") },
+		func() { web.Spec.DNSNames = append(web.Spec.DNSNames, "more.example.com") }, // the former names are served until then
+	} {
+		present := w.pair("web-ecdsa-p256").SerialNumber()
+		w.pass(web, 5*time.Minute)
+		w.change(web, change)
+		from := w.clock.Now().Add(4 * time.Minute)
+		sign(from)
+		w.eventually(func() error {
+			w.get(web)
+			if c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing); c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "valid from "+from.UTC().Format(time.RFC3339)) {
+				return fmt.Errorf("condition %+v", c)
+			}
+			return nil
+		})
+		if w.pair("web-ecdsa-p256").SerialNumber() != present {
+			t.Error("it was replaced by one that is not valid yet")
 		}
-		return nil
-	})
-	if w.pair("web-ecdsa-p256").SerialNumber() != first {
-		t.Error("it was replaced by one that is not valid yet")
-	}
-	w.pass(web, 4*time.Minute)
-	w.revision(web, 2)
-	if w.pair("web-ecdsa-p256").SerialNumber() == first {
-		t.Error("it was not replaced")
+		w.pass(web, 4*time.Minute)
+		w.revision(web, int64(n)+2)
+		if w.pair("web-ecdsa-p256").SerialNumber() == present {
+			t.Error("it was not replaced")
+		}
 	}
 }
 

@@ -532,12 +532,12 @@ func TestSecretsOfPublishedRevisions(t *testing.T) {
 		return string(data)
 	}
 	gateway := func(data map[string]string) corev1.ConfigMap {
-		return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "edge-dataplane"}, Data: data}
+		return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "edge-dataplane", Labels: map[string]string{v1alpha1.LabelGateway: "edge"}}, Data: data}
 	}
 	got, err := secretsOf([]corev1.ConfigMap{
 		gateway(map[string]string{dataplane.RevisionKey("1"): revision("a"), dataplane.RevisionKey("2"): revision("b", "c"), dataplane.KeyAssignment: "{}", dataplane.KeyEndpoints: "{}"}),
 		gateway(map[string]string{dataplane.RevisionKey("3"): revision()}), gateway(nil)})
-	if err != nil || !maps.Equal(got, map[string]bool{"a": true, "b": true, "c": true}) {
+	if err != nil || !maps.Equal(got, map[string]string{"a": "edge", "b": "edge", "c": "edge"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := secretsOf([]corev1.ConfigMap{gateway(map[string]string{dataplane.RevisionKey("1"): "{"})}); err == nil || !strings.Contains(err.Error(), "edge-dataplane") {

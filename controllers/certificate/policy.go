@@ -131,6 +131,12 @@ func renewalDue(s state, now time.Time) (string, string, bool) {
 	return reasonRenewalIsDue, fmt.Sprintf("it was due for renewal at %s", stamp(at)), !now.Before(at)
 }
 
+// serves says whether clients take what the Secret holds, whatever the spec says by
+// now.
+func (s state) serves(now time.Time) bool {
+	return s.Pair != nil && !now.Before(s.Pair.Chain[0].NotBefore) && now.Before(s.Pair.Chain[0].NotAfter)
+}
+
 // renewalTime is renewBefore, by default a third of the life that the issuer
 // gave it, before the end. It is only asked of a certificate that is usable.
 func (s state) renewalTime() time.Time {

@@ -10,6 +10,7 @@
 package certificate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,13 +87,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 	for _, algorithm := range c.Spec.Algorithms {
 		outcomes = append(outcomes, r.issue(ctx, c, algorithm, requests, now))
 	}
-	swept, sweepErr := r.sweep(ctx, c, requests, outcomes)
+	sweepAfter, sweepErr := r.sweep(ctx, c, requests, outcomes)
 	if err := r.report(ctx, c, summarise(c, outcomes, now)); err != nil {
 		return ctrl.Result{}, err
 	}
 	after, err := nextLook(outcomes, now)
-	if !swept && (after == 0 || after > lookForHSM) {
-		after = lookForHSM
+	if sweepAfter > 0 && (after == 0 || after > sweepAfter) {
+		after = sweepAfter
 	}
 	return ctrl.Result{RequeueAfter: after}, errors.Join(err, sweepErr)
 }
@@ -117,47 +118,56 @@ func (r *Reconciler) ownRequests(ctx context.Context, c *v1alpha1.PQCCertificate
 }
 
 // sweep deletes what belongs to the PQCCertificate and is of no use any more.
-// done is false where a key could not be destroyed, or a gateway still serves a
-// certificate.
-func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) (done bool, err error) {
+// again is when to look again at a key that could not be destroyed, or at a
+// certificate that a gateway still serves; 0 where there is none.
+func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requests []cmapi.CertificateRequest, outcomes []outcome) (again time.Duration, err error) {
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	if err := r.List(ctx, secrets, client.InNamespace(c.Namespace), byLabel(c)); err != nil {
-		return false, fmt.Errorf("Secrets: %w", err)
+		return 0, fmt.Errorf("Secrets: %w", err)
 	}
-	done = true
 	objects := leftovers(c, secrets.Items, requests, outcomes)
 	// Whether a key is used, its certificate's Secret tells: that goes after it.
 	for _, o := range objects {
 		if isPending(o) {
 			abandoned, err := r.abandon(ctx, c, o)
 			if err != nil {
-				return false, err
+				return 0, err
 			}
-			done = done && abandoned
+			if !abandoned {
+				again = lookForHSM
+			}
 		}
 	}
 	served, err := r.served(ctx, c.Namespace, objects)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	var errs []error
 	for _, o := range objects {
+		gateway, isServed := served[o.GetName()]
 		switch {
 		case isPending(o):
-		case isSecret(o) && served[o.GetName()]:
-			done = false
+		case isSecret(o) && isServed:
+			r.Recorder.Eventf(c, nil, corev1.EventTypeNormal, eventStillServed, "Delete",
+				"Secret %q is not renewed any more, for spec.algorithms does not name its algorithm; it stays, because QTLSGateway %q serves it: see to what holds that gateway, or let its listeners name another certificate", o.GetName(), gateway)
+			again = cmp.Or(again, lookForGateway)
 		default:
 			errs = append(errs, r.delete(ctx, o))
 		}
 	}
-	return done, errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
-// served are the Secrets that a published revision of a gateway names: without
+// eventStillServed is the reason of the event that the certificate of a former
+// algorithm stays, because a gateway serves it.
+const eventStillServed = "StillServed"
+
+// served are the Secrets that a published revision of a gateway names, and the
+// gateway's name: without
 // one of them no new pod of it starts. Where no certificate's Secret is among
 // the objects to delete nothing is looked up.
-func (r *Reconciler) served(ctx context.Context, namespace string, objects []client.Object) (map[string]bool, error) {
+func (r *Reconciler) served(ctx context.Context, namespace string, objects []client.Object) (map[string]string, error) {
 	if !slices.ContainsFunc(objects, func(o client.Object) bool { return isSecret(o) && !isPending(o) }) {
 		return nil, nil
 	}
@@ -168,9 +178,10 @@ func (r *Reconciler) served(ctx context.Context, namespace string, objects []cli
 	return secretsOf(published.Items)
 }
 
-// secretsOf the revisions in gateways' ConfigMaps. It is pure.
-func secretsOf(published []corev1.ConfigMap) (map[string]bool, error) {
-	names := map[string]bool{}
+// secretsOf the revisions in gateways' ConfigMaps, and a gateway that names each.
+// It is pure.
+func secretsOf(published []corev1.ConfigMap) (map[string]string, error) {
+	names := map[string]string{}
 	for _, cm := range published {
 		for key, value := range cm.Data {
 			if !strings.HasPrefix(key, dataplane.KeyRevisionPrefix) {
@@ -181,7 +192,7 @@ func secretsOf(published []corev1.ConfigMap) (map[string]bool, error) {
 				return nil, fmt.Errorf("ConfigMap %q, key %s: %w", cm.Name, key, err)
 			}
 			for _, certificate := range revision.Certificates {
-				names[certificate.Secret] = true
+				names[certificate.Secret] = cm.Labels[v1alpha1.LabelGateway]
 			}
 		}
 	}
