@@ -489,7 +489,10 @@ func TestKeysOfAbandonedIssuancesThatCannotBeDestroyedNow(t *testing.T) {
 	first := pending("")
 	refusing.Store(true)
 	name(web, "first.example.com")
-	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonHSMNotReady)
+	waits := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonHSMNotReady)
+	if !strings.Contains(waits.Message, fmt.Sprintf("key %q is of no use any more, and cannot be destroyed: ", first)) || !strings.Contains(waits.Message, "the token is away") {
+		t.Errorf("it waits for something else: %s", waits.Message)
+	}
 	if label := pending(""); label != first {
 		t.Errorf("the Secret names the key %q, not %q", label, first)
 	}

@@ -185,9 +185,11 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		}
 		// It was begun for another spec, or is done.
 		present, _ := i.state.presentKey()
-		if key, ok := abandonedKey(pending, last, present); ok && !i.r.retire(ctx, i.certificate, key, makerOf(pending)) {
-			if err := i.retireLater(ctx, pending, key); err != nil {
-				return nil, nil, err
+		if key, ok := abandonedKey(pending, last, present); ok {
+			if problem := i.r.retire(ctx, i.certificate, key, makerOf(pending)); problem != nil {
+				if err := i.retireLater(ctx, pending, key, problem); err != nil {
+					return nil, nil, err
+				}
 			}
 		}
 		if err := i.r.delete(ctx, pending); err != nil {
@@ -211,18 +213,18 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	return pending, key, err
 }
 
-// retireLater puts a key that was given up, and cannot be destroyed now, among
-// the former keys of the certificate's Secret, so that it is by a renewal to
-// come. The pending Secret is all that names it: without a Secret of the
-// certificate that has to stay.
-func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key keypair.Reference) error {
+// retireLater puts a key that was given up, and that a problem keeps from being
+// destroyed now, among the former keys of the certificate's Secret, so that it is
+// by a renewal to come. The pending Secret is all that names it: without a Secret
+// of the certificate that has to stay.
+func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key keypair.Reference, problem error) error {
 	s := i.state.Secret
 	if s == nil {
 		if err := i.r.keep(ctx, pending, key); err != nil {
 			return err
 		}
 		return conditions.Waiting(lookForHSM, v1alpha1.ReasonHSMNotReady,
-			"HSMPool %q: key %q, which was made for an earlier spec, cannot be destroyed now; bring the pool's members back, or delete Secret %q, which leaves the key in the token", key.Pool, key.Label, pending.Name)
+			"a key that was begun for an earlier spec has to be destroyed first, which is tried again and again: %v; or delete Secret %q, which leaves the key in the token", problem, pending.Name)
 	}
 	former := parseFormerKeys(s.Annotations[v1alpha1.AnnotationPreviousKeys])
 	if slices.ContainsFunc(former, func(k formerKey) bool { return k.Reference == key }) {
@@ -429,7 +431,7 @@ func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []f
 		} else if who := whoKeeps(k, pods); who != "" {
 			i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, eventKeyInUse, "Retire", "HSMPool %q: former key %q is not destroyed before a renewal to come: %s", k.Pool, k.Label, who)
 			left = append(left, k)
-		} else if !i.r.retire(ctx, i.certificate, k.Reference, k.maker) {
+		} else if i.r.retire(ctx, i.certificate, k.Reference, k.maker) != nil {
 			away[k.Pool] = true
 			left = append(left, k)
 		}
@@ -447,18 +449,19 @@ func adopted(label string, all []v1alpha1.PQCCertificate) bool {
 }
 
 // retire a key that was made for a certificate, unless that was another object's
-// or it has been adopted since. done says that there is nothing left to do about it. One that cannot
-// be destroyed keeps nothing from being issued. What it rests on is read past the
-// cache: a PQCCertificate that was told to use the key a moment ago counts.
-func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference, maker types.UID) (done bool) {
+// or it has been adopted since. Without an error there is nothing left to do about
+// it. One that cannot be destroyed keeps nothing from being issued. What it rests
+// on is read past the cache: a PQCCertificate that was told to use the key a moment
+// ago counts.
+func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key keypair.Reference, maker types.UID) error {
 	if maker != c.UID {
 		r.Recorder.Eventf(c, nil, corev1.EventTypeWarning, eventKeyLeft, "Retire",
 			"HSMPool %q: key %q serves no more, and stays in the token: nothing says that it was made for this PQCCertificate, for its Secret comes from a backup or from a release that did not record it; once nobody else uses the key, destroy it with the HSM's own tools", key.Pool, key.Label)
-		return true
+		return nil
 	}
 	all, err := r.everyCertificate(ctx)
 	if err == nil && adopted(key.Label, all) {
-		return true
+		return nil
 	}
 	if err == nil {
 		err = r.keys(c.Namespace).Retire(ctx, key)
@@ -466,7 +469,7 @@ func (r *Reconciler) retire(ctx context.Context, c *v1alpha1.PQCCertificate, key
 	if err != nil {
 		r.Recorder.Eventf(c, nil, corev1.EventTypeWarning, v1alpha1.ReasonHSMNotReady, "Retire", "%s", conditions.Shorten(err.Error(), 900))
 	}
-	return err == nil
+	return err
 }
 
 // everyCertificate in the namespaces that the operator serves, past the cache.

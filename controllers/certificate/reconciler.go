@@ -220,7 +220,7 @@ func (r *Reconciler) abandon(ctx context.Context, c *v1alpha1.PQCCertificate, o 
 	present, _ := keypair.ParseReference(secret.Data[corev1.TLSPrivateKeyKey])
 	algorithm := v1alpha1.KeyAlgorithm(pending.Annotations[v1alpha1.AnnotationAlgorithm])
 	last := max(formerStatus(c, algorithm).Revision, revisionOf(secret))
-	if key, ok := abandonedKey(pending, last, present); ok && !r.retire(ctx, c, key, makerOf(pending)) {
+	if key, ok := abandonedKey(pending, last, present); ok && r.retire(ctx, c, key, makerOf(pending)) != nil {
 		return false, r.keep(ctx, pending, key)
 	}
 	return true, r.delete(ctx, o)

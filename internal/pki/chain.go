@@ -104,7 +104,28 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 	}
 	for _, usage := range usages {
 		if err := c.verify(authorities, usage, at); err != nil {
+			if a := c.notFor(authorities, usage); a != nil {
+				return fmt.Errorf("%q of its chain lacks %s in its extendedKeyUsage: %w", a.Subject, usage, err)
+			}
 			return fmt.Errorf("its chain does not lead to the issuer's CA: %w", err)
+		}
+	}
+	return nil
+}
+
+// notFor is an authority of the chain, up to those that are trusted, whose
+// certificates are of no use for something; nil where there is none.
+func (c Chain) notFor(authorities []*x509.Certificate, usage x509.ExtKeyUsage) *x509.Certificate {
+	chain := slices.Clone(c.Certificates)
+	for _, a := range authorities {
+		if bytes.Equal(a.RawSubject, c.Certificates[len(c.Certificates)-1].RawIssuer) {
+			chain = append(chain, a)
+		}
+	}
+	for _, a := range chain[1:] {
+		limited := len(a.ExtKeyUsage)+len(a.UnknownExtKeyUsage) > 0
+		if limited && !slices.Contains(a.ExtKeyUsage, usage) && !slices.Contains(a.ExtKeyUsage, x509.ExtKeyUsageAny) {
+			return a
 		}
 	}
 	return nil
