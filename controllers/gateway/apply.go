@@ -94,10 +94,9 @@ func librariesOf(g *v1alpha1.QTLSGateway, in inputs) (pool string, libraries []h
 }
 
 // applyTickets writes what session resumption needs, and takes away what an
-// earlier spec needed. wanted are the IDs of the rings. The gateway
-// serves without it.
-func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, wanted []string, s resumption) error {
-	objects, err := r.ticketObjects(ctx, g, wanted, s)
+// earlier spec needed. The gateway serves without it.
+func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan) error {
+	objects, err := r.ticketObjects(ctx, g, p.rings(), in.Resumption)
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, 
 			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
 	}
-	if err := r.leaveRings(ctx, g); err != nil {
+	if err := r.leaveRings(ctx, g, remembered(in, p)); err != nil {
 		return err
 	}
 	return r.removeRedisOperator(ctx, g)

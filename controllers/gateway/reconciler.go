@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		in.Resumption.NotReady = r.storeWaitsFor(ctx, g)
 	}
 	applyErr := r.apply(ctx, g, in, plan, now)
-	in.Resumption.NotApplied = r.applyTickets(ctx, g, plan.rings(), in.Resumption)
+	in.Resumption.NotApplied = r.applyTickets(ctx, g, in, plan)
 	r.Observer.Follow(request.NamespacedName, followed(in.Pods))
 	if err := r.report(ctx, g, summarise(in, plan, applyErr, now)); err != nil {
 		return ctrl.Result{}, err

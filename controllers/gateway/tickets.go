@@ -99,7 +99,7 @@ func wantedRings(g *v1alpha1.QTLSGateway, p plan, s resumption) *rings.Wanted {
 		return w
 	}
 	_, w.Rotation = resolve.TicketTimes(g)
-	w.Rings, w.Secret, w.Drop, w.Store = p.rings(), resolve.RingSecretName(g), g.Annotations[v1alpha1.AnnotationDropTickets], s.Operator
+	w.Rings, w.Drop, w.Store = p.rings(), g.Annotations[v1alpha1.AnnotationDropTickets], s.Operator
 	if resources.Replicas(g) == 0 {
 		w.Store = nil // nobody reads
 	}
@@ -181,10 +181,33 @@ func storesIn(g *v1alpha1.QTLSGateway, kind v1alpha1.TicketStoreType) bool {
 	return resolve.Resumes(g) && resolve.TicketStoreType(g) == kind
 }
 
-// leaveRings takes the gateway off the Secrets that remember rings, but for that
-// of its present ones: no other remembers anything for it. The last one that
-// leaves takes the Secret with it.
-func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway) error {
+// remembered are the rings whose records the gateway needs, by ID: those of what
+// its pods serve or try, also where that is of an earlier spec, and that of what
+// it is to serve. It is pure.
+func remembered(in inputs, p plan) []string {
+	if !resolve.Resumes(in.Gateway) {
+		return nil
+	}
+	ids := p.rings()
+	if t := in.Model.Tickets; t != nil {
+		ids = append(ids, t.Ring)
+	}
+	if !p.Published() { // pods go on with what was
+		ids = append(ids, plan{Revisions: in.Published.revisions()}.rings()...)
+	}
+	return ids
+}
+
+// remembersRings says whether a Secret of the operator's remembers rings of a
+// gateway, by its name. Earlier releases had one for all rings
+// of a name.
+func remembersRings(g *v1alpha1.QTLSGateway, secret string) bool {
+	return strings.HasPrefix(secret, rings.SecretPrefix) || secret == g.Name+"-ticket-ring"
+}
+
+// leaveRings takes the gateway off the Secrets that remember rings, but for those
+// of the rings that it needs. The last one that leaves takes the Secret with it.
+func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway, needed []string) error {
 	kind := corev1.SchemeGroupVersion.WithKind("Secret")
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(kind.GroupVersion().WithKind("SecretList"))
@@ -192,7 +215,7 @@ func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway) er
 		return fmt.Errorf("Secrets: %w", err)
 	}
 	for _, s := range secrets.Items {
-		if !resolve.RemembersRings(g, s.Name) || resolve.Resumes(g) && s.Name == resolve.RingSecretName(g) {
+		if !remembersRings(g, s.Name) || slices.ContainsFunc(needed, func(id string) bool { return s.Name == rings.SecretName(id) }) {
 			continue
 		}
 		s.SetGroupVersionKind(kind)

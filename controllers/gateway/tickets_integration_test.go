@@ -24,6 +24,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/rings"
 	"qtls.dev/qtls/internal/testenv"
 	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
@@ -79,7 +80,7 @@ func TestTheEmbeddedStoreIsMadeAndGoes(t *testing.T) {
 	c, namespace := prepared(t)
 	g := webGateway(namespace)
 	create(t, c, g)
-	_, ring := ringOf(t, c, namespace, "web")
+	id, ring := ringOf(t, c, namespace, "web")
 	var a dataplane.TicketAccess
 	testenv.Eventually(t, func(ctx context.Context) (err error) {
 		if a, err = access(ctx, c, namespace, "web"); err == nil && a.Store == nil {
@@ -105,7 +106,7 @@ func TestTheEmbeddedStoreIsMadeAndGoes(t *testing.T) {
 	})
 	for _, rule := range role.Rules {
 		if slices.Contains(rule.Resources, "secrets") && (!slices.Contains(rule.ResourceNames, "web-tickets") ||
-			slices.Contains(rule.ResourceNames, "web-redis") || slices.Contains(rule.ResourceNames, "web-ticket-ring")) {
+			slices.Contains(rule.ResourceNames, "web-redis") || slices.ContainsFunc(rule.ResourceNames, func(name string) bool { return strings.HasPrefix(name, rings.SecretPrefix) })) {
 			t.Errorf("agents may read Secrets %v", rule.ResourceNames)
 		}
 	}
@@ -115,7 +116,7 @@ func TestTheEmbeddedStoreIsMadeAndGoes(t *testing.T) {
 	change(t, c, g, func() { g.Spec.SessionResumption.Mode = v1alpha1.SessionResumptionDisabled })
 	has(t, c, g, v1alpha1.ConditionSessionResumption, v1alpha1.ReasonDisabled, "every handshake is a full one")
 	objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-tickets"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-ticket-ring"}})
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: rings.SecretName(id)}})
 	for _, o := range objects {
 		testenv.Eventually(t, func(ctx context.Context) error {
 			if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
@@ -263,7 +264,7 @@ func TestAnExternalStoreHoldsTheRing(t *testing.T) {
 func TestGatewaysShareANamedRing(t *testing.T) {
 	c, namespace := prepared(t)
 	_, store := externalStore(t, c, namespace)
-	rings := map[string]tickets.Ring{}
+	keys := map[string]tickets.Ring{}
 	ids := map[string]string{}
 	for name, mode := range map[string]v1alpha1.PolicyMode{"blue": v1alpha1.PolicyModePrefer, "green": v1alpha1.PolicyModePrefer, "strict": v1alpha1.PolicyModeRequire} {
 		g := webGateway(namespace)
@@ -274,26 +275,36 @@ func TestGatewaysShareANamedRing(t *testing.T) {
 	}
 	for _, name := range []string{"blue", "green", "strict"} {
 		testenv.Eventually(t, func(ctx context.Context) (err error) {
-			ids[name], rings[name], err = readRing(ctx, c, namespace, name)
+			ids[name], keys[name], err = readRing(ctx, c, namespace, name)
 			return err
 		})
 	}
-	if rings["blue"] != rings["green"] || ids["blue"] != ids["green"] {
+	if keys["blue"] != keys["green"] || ids["blue"] != ids["green"] {
 		t.Errorf("blue and green have rings %s and %s", ids["blue"], ids["green"])
 	}
-	if ids["strict"] == ids["blue"] || rings["strict"] == rings["blue"] {
+	if ids["strict"] == ids["blue"] || keys["strict"] == keys["blue"] {
 		t.Error("a gateway of another policy has their ring")
 	}
-	secret := &corev1.Secret{}
-	testenv.Eventually(t, func(ctx context.Context) error {
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "ticket-ring.blue-green"}, secret); err != nil {
-			return err
-		}
-		if len(secret.Data) != 2 {
-			return fmt.Errorf("it remembers %d rings", len(secret.Data))
-		}
-		return nil
-	})
+	remembered := func(ring string, gateways ...string) {
+		t.Helper()
+		testenv.Eventually(t, func(ctx context.Context) error {
+			secret := &corev1.Secret{}
+			err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: rings.SecretName(ring)}, secret)
+			if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) && len(gateways) == 0 {
+				return client.IgnoreNotFound(err)
+			}
+			var owners []string
+			for _, o := range secret.OwnerReferences {
+				owners = append(owners, o.Name)
+			}
+			if slices.Sort(owners); !slices.Equal(owners, gateways) || len(gateways) == 0 {
+				return fmt.Errorf("ring %s is remembered for %v, want %v (%v)", ring, owners, gateways, err)
+			}
+			return nil
+		})
+	}
+	remembered(ids["blue"], "blue", "green")
+	remembered(ids["strict"], "strict")
 
 	// Who resumes no more leaves nothing behind.
 	disable := func(name string) {
@@ -301,22 +312,21 @@ func TestGatewaysShareANamedRing(t *testing.T) {
 		change(t, c, g, func() { g.Spec.SessionResumption.Mode = v1alpha1.SessionResumptionDisabled })
 	}
 	disable("strict")
-	testenv.Eventually(t, func(ctx context.Context) error {
-		err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-		if err == nil && (len(secret.Data) != 1 || len(secret.OwnerReferences) != 2) {
-			err = fmt.Errorf("it remembers %d rings, for %d gateways", len(secret.Data), len(secret.OwnerReferences))
-		}
-		return err
-	})
+	remembered(ids["strict"])
 	disable("blue")
+	remembered(ids["blue"], "green")
+
+	// Who is to have another ring needs the one that its pods serve with until they have.
 	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "green"}}
 	change(t, c, g, func() { g.Spec.SessionResumption.Ring = "another" })
 	testenv.Eventually(t, func(ctx context.Context) error {
-		if err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is still there, for %d gateways (%v)", len(secret.OwnerReferences), err)
+		a, err := access(ctx, c, namespace, "green")
+		if _, former := a.Rings[ids["blue"]]; err == nil && (former || len(a.Rings) != 1) {
+			err = fmt.Errorf("agents know of rings %v", a.Rings)
 		}
-		return nil
+		return err
 	})
+	remembered(ids["blue"])
 }
 
 func TestARingSurvivesTheOperator(t *testing.T) {

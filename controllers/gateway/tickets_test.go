@@ -7,13 +7,18 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/resolve"
+	"qtls.dev/qtls/internal/rings"
 	"qtls.dev/qtls/internal/ticketstore"
 )
 
@@ -30,6 +35,67 @@ func sharing(t *testing.T) (inputs, plan) {
 	}
 	in.Resumption.Epochs = map[string]uint64{ringID: 7}
 	return in, p
+}
+
+// ringSecret remembers a ring for gateways of these UIDs.
+func ringSecret(name string, owners ...types.UID) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.LabelManagedByValue}}}
+	for _, uid := range owners {
+		s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{APIVersion: "qtls.dev/v1alpha1", Kind: "QTLSGateway", Name: string(uid), UID: uid})
+	}
+	return s
+}
+
+// A change of the spec may take days to be served: a policy or a ring that is held,
+// tried or rejected. Until then the operator that starts next needs to know of the
+// ring whose keys the pods have.
+func TestAGatewayLeavesOnlyRingsThatItDoesNotNeed(t *testing.T) {
+	const wanted, former = "11111111111111111111111111111111", "22222222222222222222222222222222"
+	in, p := sharing(t)
+	in.Gateway.Namespace, in.Gateway.UID = "shop", "web"
+	in.Model.Tickets = &model.Tickets{Ring: wanted}
+	c := fake.NewClientBuilder().WithObjects(
+		ringSecret(rings.SecretName(ringID), "web"), ringSecret(rings.SecretName(wanted), "web", "green"),
+		ringSecret(rings.SecretName(former), "web", "green"), ringSecret(rings.SecretName("33"), "web"), ringSecret(rings.SecretName("44"), "green"),
+		ringSecret("ticket-ring.blue-green", "web"), ringSecret("web-ticket-ring", "web"), // of an earlier release
+		ringSecret("web-tickets", "web"),
+	).Build()
+	r := &Reconciler{Client: c}
+	owners := func() map[string]string {
+		all := &corev1.SecretList{}
+		if err := c.List(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		owners := map[string]string{}
+		for _, s := range all.Items {
+			for _, o := range s.OwnerReferences {
+				owners[s.Name] += " " + o.Name
+			}
+		}
+		return owners
+	}
+	left := func(want map[string]string) {
+		t.Helper()
+		if err := r.leaveRings(t.Context(), in.Gateway, remembered(in, p)); err != nil {
+			t.Fatal(err)
+		}
+		if got := owners(); !reflect.DeepEqual(got, want) {
+			t.Errorf("owners are %v\nwant %v", got, want)
+		}
+	}
+	want := map[string]string{rings.SecretName(ringID): " web", rings.SecretName(wanted): " web green",
+		rings.SecretName(former): " green", rings.SecretName("44"): " green", "web-tickets": " web"}
+	left(want)
+
+	// A spec that nothing can be made of is no reason: pods go on.
+	in.Published, p = &published{Revisions: p.Revisions}, plan{}
+	left(want)
+
+	// Where no session is resumed, no ring is needed.
+	in.Gateway.Spec.SessionResumption.Mode = v1alpha1.SessionResumptionDisabled
+	delete(want, rings.SecretName(ringID))
+	want[rings.SecretName(wanted)] = " green"
+	left(want)
 }
 
 func TestAgentsKeepWhatIsNotKnownOtherwise(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -58,23 +57,6 @@ func RingName(g *v1alpha1.QTLSGateway) string {
 		return "shared/" + name
 	}
 	return "own/" + g.Name
-}
-
-// RingSecretName names the Secret that remembers a gateway's rings. The dot
-// keeps a shared one apart from those of gateways, whose names have none.
-func RingSecretName(g *v1alpha1.QTLSGateway) string {
-	if name := g.Spec.SessionResumption.Ring; name != "" {
-		return sharedRingSecret + name
-	}
-	return g.Name + ownRingSecret
-}
-
-const sharedRingSecret, ownRingSecret = "ticket-ring.", "-ticket-ring"
-
-// RemembersRings says whether a Secret of this name, if it is the operator's, can
-// remember rings of a gateway: of its present spec or of an earlier one.
-func RemembersRings(g *v1alpha1.QTLSGateway, secret string) bool {
-	return secret == g.Name+ownRingSecret || strings.HasPrefix(secret, sharedRingSecret)
 }
 
 // ringID belongs to a namespace, a name and all that a policy decides: a session

@@ -41,9 +41,8 @@ type Wanted struct {
 	// Rings by ID: those of its revisions. One without any is known all the same:
 	// nothing is remembered for it.
 	Rings []string
-	// Secret with the records, and who goes with it.
-	Secret string
-	Owner  metav1.OwnerReference
+	// Owner of the Secrets with their records, among others.
+	Owner metav1.OwnerReference
 	// Rotation is how long a key encrypts. Of gateways that share a ring, the
 	// longest counts.
 	Rotation time.Duration
@@ -146,7 +145,7 @@ func (k *Keeper) Want(name types.NamespacedName, w *Wanted) {
 	k.gateways[name] = g
 	k.prune()
 	if before != nil && changed {
-		k.reread(name.Namespace, before.Secret)
+		k.reread(name.Namespace, before.Rings) // others may go on with them
 	}
 	for _, id := range w.Rings {
 		key := ringKey{name.Namespace, id}
@@ -157,15 +156,15 @@ func (k *Keeper) Want(name types.NamespacedName, w *Wanted) {
 			k.rings[key] = r
 			go r.run(ctx)
 		}
-		if changed {
-			r.nudge()
-		}
+	}
+	if changed {
+		k.reread(name.Namespace, w.Rings)
 	}
 }
 
 func equalWanted(a, b Wanted) bool {
 	stores := a.Store == nil && b.Store == nil || a.Store != nil && b.Store != nil && a.Store.Equal(*b.Store)
-	return stores && slices.Equal(a.Rings, b.Rings) && a.Secret == b.Secret && a.Owner.UID == b.Owner.UID && a.Rotation == b.Rotation && a.Drop == b.Drop
+	return stores && slices.Equal(a.Rings, b.Rings) && a.Owner.UID == b.Owner.UID && a.Rotation == b.Rotation && a.Drop == b.Drop
 }
 
 func (g *gateway) close() {
@@ -187,15 +186,13 @@ func (k *Keeper) prune() {
 	}
 }
 
-// reread has the rings whose records lie in a Secret look at it again: it may
-// remember something that is of no use any more.
-func (k *Keeper) reread(namespace, secret string) {
-	for key, r := range k.rings {
-		for _, g := range k.users(key) {
-			if key.namespace == namespace && g.Secret == secret {
-				r.stale.Store(true)
-				r.nudge()
-			}
+// reread has rings look at their Secrets again, whose owners may be others than
+// they remember: a gateway that comes back to a ring has to be one of them again.
+func (k *Keeper) reread(namespace string, ids []string) {
+	for _, id := range ids {
+		if r := k.rings[ringKey{namespace, id}]; r != nil {
+			r.stale.Store(true)
+			r.nudge()
 		}
 	}
 }

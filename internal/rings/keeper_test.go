@@ -56,7 +56,7 @@ func name(gateway string) types.NamespacedName {
 }
 
 func wanted(servers ...*storetest.Server) *Wanted {
-	w := &Wanted{Rings: []string{ringID}, Secret: "web-ticket-ring", Rotation: period,
+	w := &Wanted{Rings: []string{ringID}, Rotation: period,
 		Owner: metav1.OwnerReference{APIVersion: "qtls.dev/v1alpha1", Kind: "QTLSGateway", Name: web, UID: "1"}}
 	if len(servers) > 0 {
 		c := storetest.Connection(embedded.Operator, servers...)
@@ -139,11 +139,11 @@ func TestAgentsGetARingAndItsRotations(t *testing.T) {
 		return s.Err == nil && s.Epochs[ringID] == r.Epoch
 	})
 	secret := &corev1.Secret{}
-	if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web-ticket-ring"}, secret); err != nil {
+	if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: SecretName(ringID)}, secret); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range r.Keys {
-		if strings.Contains(string(secret.Data[ringID+".json"]), key.Base64()[:20]) {
+		if strings.Contains(string(secret.Data[recordKey]), key.Base64()[:20]) {
 			t.Error("the Secret holds a key of the ring")
 		}
 	}
@@ -274,7 +274,7 @@ func TestADeletedSecretMakesANewRing(t *testing.T) {
 	k, stop := w.operator()
 	k.Want(name(web), wanted(server))
 	r := eventually(t, k, "a ring", anyRing, server)
-	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}}); err != nil {
+	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: SecretName(ringID)}}); err != nil {
 		t.Fatal(err)
 	}
 	w.pass(period)
@@ -282,7 +282,7 @@ func TestADeletedSecretMakesANewRing(t *testing.T) {
 	n := eventually(t, k, "a new ring", func(n tickets.Ring) bool { return n.Epoch > r.Epoch }, server)
 	stop()
 	// Also with an operator that never saw the record.
-	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}}); err != nil {
+	if err := w.api.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: SecretName(ringID)}}); err != nil {
 		t.Fatal(err)
 	}
 	w.pass(10 * time.Second)
@@ -317,14 +317,14 @@ func TestTwoClustersShareAStore(t *testing.T) {
 func TestASecretOfSomebodyElsesIsLeftAlone(t *testing.T) {
 	server := storetest.Start(t)
 	w := newWorld(t)
-	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-ticket-ring"}, Data: map[string][]byte{"a": []byte("b")}}
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: SecretName(ringID)}, Data: map[string][]byte{"a": []byte("b")}}
 	if err := w.api.Create(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
 	k, _ := w.operator()
 	k.Want(name(web), wanted(server))
 	await(t, "something is wrong", func() bool { return k.State(name(web)).Err != nil })
-	if err := k.State(name(web)).Err; !strings.Contains(err.Error(), `Secret "web-ticket-ring" exists in namespace "shop" and is not the operator's`) {
+	if err := k.State(name(web)).Err; !strings.Contains(err.Error(), `Secret "ticket-ring.`+ringID+`" exists in namespace "shop" and is not the operator's`) {
 		t.Errorf("%v", err)
 	}
 }

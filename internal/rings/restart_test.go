@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/internal/tickets"
 	"qtls.dev/qtls/internal/ticketstore"
@@ -23,11 +25,11 @@ func sharing(gateway string, w *Wanted) *Wanted {
 	return w
 }
 
-// secret of the records, as it is in the API server.
-func (w *world) secret() *corev1.Secret {
+// secret of a ring, as it is in the API server.
+func (w *world) secret(ring string) *corev1.Secret {
 	w.t.Helper()
 	s := &corev1.Secret{}
-	if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "shop", Name: "web-ticket-ring"}, s); err != nil {
+	if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "shop", Name: SecretName(ring)}, s); err != nil {
 		w.t.Fatal(err)
 	}
 	return s
@@ -35,7 +37,7 @@ func (w *world) secret() *corev1.Secret {
 
 func (w *world) record(ring string) record {
 	w.t.Helper()
-	_, r, err := secrets{w.api, w.api}.read(w.t.Context(), "shop", "web-ticket-ring", ring)
+	_, r, err := secrets{w.api, w.api}.read(w.t.Context(), ringKey{"shop", ring})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -75,13 +77,13 @@ func TestAnOperatorThatStartsForgetsNothingOfGatewaysThatItHasNotSeenYet(t *test
 	// Who has left for good is forgotten.
 	second.Want(name("green"), nil)
 	await(t, "the garbage collector takes it from the owners", func() bool {
-		s := w.secret()
+		s := w.secret(ringID)
 		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Name == "green" })
 		return w.api.Update(t.Context(), s) == nil
 	})
 	w.pass(period)
 	second.rings[ringKey{"shop", ringID}].nudge()
-	await(t, "it is forgotten", func() bool { return len(w.record(ringID).Dropped) == 1 && w.record(another).Name == "" })
+	await(t, "it is forgotten", func() bool { return len(w.record(ringID).Dropped) == 1 })
 }
 
 // The Secret of a gateway that is made anew under its name would go with the
@@ -96,7 +98,7 @@ func TestTheRecordsOfAGatewayThatIsMadeAnewAreItsOwn(t *testing.T) {
 	anew.Owner.UID = "2"
 	k.Want(name(web), anew)
 	await(t, "the new one owns it", func() bool {
-		return slices.ContainsFunc(w.secret().OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == "2" })
+		return slices.ContainsFunc(w.secret(ringID).OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == "2" })
 	})
 	if again := eventually(t, k, "the ring", anyRing, server); again != r {
 		t.Error("it has another ring")
@@ -111,7 +113,7 @@ func TestTicketsAreDroppedAlsoWhenTheRecordIsGone(t *testing.T) {
 	k, _ := w.operator()
 	k.Want(name(web), wanted(server))
 	r := eventually(t, k, "a ring", anyRing, server)
-	if err := w.api.Delete(context.Background(), w.secret()); err != nil {
+	if err := w.api.Delete(context.Background(), w.secret(ringID)); err != nil {
 		t.Fatal(err)
 	}
 	drop := wanted(server)
@@ -270,29 +272,73 @@ func TestAnOperatorThatEndsWhileTheWrappingKeyIsReplacedLosesNoRing(t *testing.T
 	}
 }
 
-// A gateway that resumes no sessions any more, or has gone over to another ring,
-// does not keep what was remembered for it.
-func TestNothingIsRememberedForGatewaysThatHaveLeft(t *testing.T) {
+// While a gateway's pods go over to another ring, it needs both: what it looks up
+// of the one is never what is remembered of the other.
+func TestAGatewayThatLeavesASharedRingTakesNothingFromThoseThatStay(t *testing.T) {
 	const another = "00000000000000000000000000000001"
-	for why, elsewhere := range map[string]Wanted{
-		"it resumes no more":  {},
-		"it has another ring": {Rings: []string{"00000000000000000000000000000002"}, Secret: "ticket-ring.other", Rotation: period},
-	} {
-		t.Run(why, func(t *testing.T) {
-			server := storetest.Start(t)
-			w := newWorld(t)
-			k, _ := w.operator()
-			strict := sharing("strict", wanted(server))
-			strict.Rings = []string{another} // of another policy
-			k.Want(name(web), wanted(server))
-			k.Want(name("strict"), strict)
-			await(t, "both have a record", func() bool { return w.record(ringID).Name != "" && w.record(another).Name != "" })
-			elsewhere.Owner = strict.Owner
-			k.Want(name("strict"), &elsewhere)
-			await(t, "its record is gone", func() bool { return w.record(another).Name == "" })
-			if w.record(ringID).Name == "" {
-				t.Error("so is the other's")
+	server := storetest.Start(t)
+	w := newWorld(t)
+	var looks atomic.Int64
+	w.api = interceptor.NewClient(w.api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, o, opts...)
+			if key.Name == SecretName(ringID) {
+				looks.Add(1)
 			}
+			return err
+		},
+	})
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	k.Want(name("green"), sharing("green", wanted(server)))
+	r := eventually(t, k, "a ring", anyRing, server)
+	await(t, "it is remembered for both", func() bool { return len(w.record(ringID).Dropped) == 2 })
+	before := w.record(ringID).Name
+
+	for _, rings := range [][]string{{another, ringID}, {ringID, another}, {another}, {another, ringID}, {another}} {
+		green := sharing("green", wanted(server))
+		green.Rings = rings
+		seen := looks.Load()
+		k.Want(name("green"), green)
+		await(t, "the ring is looked up again", func() bool { return looks.Load() > seen })
+		await(t, "it is remembered for those that need it", func() bool {
+			_, needs := w.record(ringID).Dropped["green"]
+			return needs == slices.Contains(rings, ringID) && w.record(another).Name != ""
 		})
+		if again := w.record(ringID).Name; again != before {
+			t.Fatalf("with rings %v, the shared one is %q after %q", rings, again, before)
+		}
+		if again := eventually(t, k, "the ring", anyRing, server); again != r {
+			t.Fatalf("with rings %v, who stays has epoch %d after %d", rings, again.Epoch, r.Epoch)
+		}
 	}
+	if owners := w.secret(another).OwnerReferences; len(owners) != 1 || owners[0].Name != "green" {
+		t.Errorf("the other ring is remembered for %v", owners)
+	}
+}
+
+// A gateway that has left a ring is no owner of its Secret any more; one that
+// comes back is one again, whatever the operator remembers.
+func TestAGatewayThatComesBackToARingOwnsItsSecret(t *testing.T) {
+	server := storetest.Start(t)
+	w := newWorld(t)
+	k, _ := w.operator()
+	k.Want(name(web), wanted(server))
+	k.Want(name("green"), sharing("green", wanted(server)))
+	owned := func() bool {
+		return slices.ContainsFunc(w.secret(ringID).OwnerReferences, func(o metav1.OwnerReference) bool { return o.Name == "green" })
+	}
+	eventually(t, k, "a ring", anyRing, server)
+	await(t, "both own it", func() bool { return len(w.secret(ringID).OwnerReferences) == 2 })
+	elsewhere := sharing("green", wanted(server))
+	elsewhere.Rings = nil
+	k.Want(name("green"), elsewhere)
+	await(t, "it is forgotten", func() bool { return len(w.record(ringID).Dropped) == 1 })
+	await(t, "it is taken off the owners", func() bool {
+		s := w.secret(ringID)
+		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Name == "green" })
+		return w.api.Update(t.Context(), s) == nil
+	})
+	k.Want(name("green"), sharing("green", wanted(server)))
+	await(t, "it owns it again", owned)
 }

@@ -125,17 +125,14 @@ type user struct {
 // demand is what all users of the ring together want.
 type demand struct {
 	users    []user
-	secret   string
 	rotation time.Duration
 	drops    map[string]string
 	owners   []metav1.OwnerReference
-	// rings whose records lie in the same Secret.
-	rings []string
 	// known gateways of the namespace. An operator that has just started learns
 	// of them one by one.
 	known map[types.UID]bool
-	// complete says that all gateways that have records in the Secret are known:
-	// what none of them needs can be forgotten.
+	// complete says that all gateways that own the Secret are known: what none of
+	// them needs can be forgotten.
 	complete bool
 }
 
@@ -157,18 +154,13 @@ func (r *ring) demand() demand {
 	users := k.users(r.key)
 	for name, g := range users {
 		d.users = append(d.users, user{name, g.store})
-		d.secret = g.Secret // the same for all: the ID is made of the ring's name
 		d.rotation = max(d.rotation, g.Rotation)
 		d.drops[name.Name] = g.Drop
 		d.owners = append(d.owners, g.Owner)
 	}
 	for name, g := range k.gateways {
-		if name.Namespace != r.key.namespace {
-			continue
-		}
-		d.known[g.Owner.UID] = true
-		if g.Secret == d.secret {
-			d.rings = append(d.rings, g.Rings...)
+		if name.Namespace == r.key.namespace {
+			d.known[g.Owner.UID] = true
 		}
 	}
 	return d
@@ -183,7 +175,7 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 	if len(d.users) == 0 {
 		return refresh, nil // it is being ended
 	}
-	err := r.recall(ctx, d)
+	err := r.recall(ctx)
 	if err == nil {
 		d = d.remembering(r.secret, r.record)
 		err = r.advance(ctx, d)
@@ -209,11 +201,11 @@ func (r *ring) step(ctx context.Context) (time.Duration, error) {
 func (r *ring) learns() bool { return r.keeper.clock.Since(r.began) < learnsFor }
 
 // recall reads the Secret and the record, where they are not known.
-func (r *ring) recall(ctx context.Context, d demand) error {
+func (r *ring) recall(ctx context.Context) error {
 	if r.secret != nil {
 		return nil
 	}
-	secret, rec, err := r.keeper.secrets.read(ctx, r.key.namespace, d.secret, r.key.id)
+	secret, rec, err := r.keeper.secrets.read(ctx, r.key)
 	if err != nil {
 		return err
 	}
@@ -247,20 +239,17 @@ func (r *ring) advance(ctx context.Context, d demand) error {
 	if do == keep && r.everywhere {
 		next.forgetFormerWrappingKey()
 	}
-	others := d.rings
 	if !d.complete {
-		others = nil
 		for gateway, value := range r.record.Dropped {
 			if _, ok := next.Dropped[gateway]; !ok {
 				next.Dropped[gateway] = value
 			}
 		}
 	}
-	if reflect.DeepEqual(next, r.record) && owns(r.secret, d.owners) && !superfluous(r.secret, others) {
+	if reflect.DeepEqual(next, r.record) && owns(r.secret, d.owners) {
 		return nil
 	}
-	secret := r.secret
-	if err := r.keeper.secrets.write(ctx, secret, r.key.id, next, others, d.owners); err != nil {
+	if err := r.keeper.secrets.write(ctx, r.secret, next, d.owners); err != nil {
 		r.secret = nil
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 			r.nudge() // somebody else has written it, or it is gone: it is read again

@@ -14,19 +14,29 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 )
 
-// secrets keep the records, each under the ID of its ring. Gateways that share
-// rings share the Secret: it goes with the last of them.
+// secrets keep the records: each ring's in a Secret of its own, which belongs to
+// all gateways that need the ring and goes with the last of them.
 type secrets struct {
 	client client.Client
 	reader client.Reader
 }
 
-func recordKey(id string) string { return id + ".json" }
+// SecretPrefix begins the names of the Secrets that remember rings. Its dot keeps
+// them apart from those of gateways, whose names have none.
+const SecretPrefix = "ticket-ring."
+
+// SecretName names the Secret that remembers a ring, by the ring's ID: whoever
+// needs the ring, for whichever of its revisions, looks into the same one.
+func SecretName(id string) string { return SecretPrefix + id }
+
+// recordKey is the Secret's key under which the record is.
+const recordKey = "record.json"
 
 // read returns the Secret and the record of a ring; what does not parse counts
 // as not there.
-func (s secrets) read(ctx context.Context, namespace, name, id string) (*corev1.Secret, record, error) {
+func (s secrets) read(ctx context.Context, ring ringKey) (*corev1.Secret, record, error) {
 	secret := &corev1.Secret{}
+	namespace, name := ring.namespace, SecretName(ring.id)
 	err := s.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		secret.Namespace, secret.Name = namespace, name
@@ -39,26 +49,20 @@ func (s secrets) read(ctx context.Context, namespace, name, id string) (*corev1.
 		return nil, record{}, fmt.Errorf("Secret %q exists in namespace %q and is not the operator's; delete or rename it", name, namespace)
 	}
 	var r record
-	if json.Unmarshal(secret.Data[recordKey(id)], &r) != nil {
+	if json.Unmarshal(secret.Data[recordKey], &r) != nil {
 		r = record{}
 	}
 	return secret, r, nil
 }
 
 // write puts a record into the Secret as it was read: two operators cannot
-// both. Records of rings that are not to be kept are taken out; nil keeps all.
-func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r record, keep []string, owners []metav1.OwnerReference) error {
+// both.
+func (s secrets) write(ctx context.Context, secret *corev1.Secret, r record, owners []metav1.OwnerReference) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	data := map[string][]byte{recordKey(id): content}
-	for k, d := range secret.Data {
-		if k != recordKey(id) && kept(k, keep) {
-			data[k] = d
-		}
-	}
-	secret.Data, secret.Type = data, corev1.SecretTypeOpaque
+	secret.Data, secret.Type = map[string][]byte{recordKey: content}, corev1.SecretTypeOpaque
 	for _, o := range owners {
 		if !owns(secret, []metav1.OwnerReference{o}) {
 			secret.OwnerReferences = append(secret.OwnerReferences, o)
@@ -77,22 +81,6 @@ func (s secrets) write(ctx context.Context, secret *corev1.Secret, id string, r 
 		return fmt.Errorf("Secret %s: %w", secret.Name, err)
 	}
 	return nil
-}
-
-// kept says whether what is under a key is the record of one of these rings; nil
-// stands for all that there may be.
-func kept(key string, rings []string) bool {
-	return rings == nil || slices.ContainsFunc(rings, func(id string) bool { return recordKey(id) == key })
-}
-
-// superfluous says whether a Secret has more than the records of these rings.
-func superfluous(secret *corev1.Secret, rings []string) bool {
-	for k := range secret.Data {
-		if !kept(k, rings) {
-			return true
-		}
-	}
-	return false
 }
 
 // owns says whether a Secret goes with all of these.
