@@ -94,26 +94,27 @@ func librariesOf(g *v1alpha1.QTLSGateway, in inputs) (pool string, libraries []h
 }
 
 // applyTickets writes what session resumption needs, and takes away what an
-// earlier spec needed. The gateway serves without it.
-func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan) error {
+// earlier spec needed. The gateway serves without it. again says that something of
+// the latter is to be looked at again soon.
+func (r *Reconciler) applyTickets(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan) (again bool, err error) {
 	objects, err := r.ticketObjects(ctx, g, p.rings(), in.Resumption)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, o := range objects {
 		if err := r.applyObject(ctx, g, o); err != nil {
-			return notInstalled(o, err)
+			return false, notInstalled(o, err)
 		}
 	}
 	for _, o := range unwanted(g) {
 		if err := r.remove(ctx, g, o); err != nil {
-			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
+			return false, fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
 	}
-	if err := r.leaveRings(ctx, g, remembered(in, p)); err != nil {
-		return err
+	if again, err = r.leaveRings(ctx, g, remembered(in, p)); err != nil {
+		return again, err
 	}
-	return r.removeRedisOperator(ctx, g)
+	return again, r.removeRedisOperator(ctx, g)
 }
 
 // readerOf an object's metadata. Kinds that somebody else installs, and may take

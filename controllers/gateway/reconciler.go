@@ -49,6 +49,10 @@ const issuingGrace = 15 * time.Second
 // and for the agents' own, which are renewed long before their end.
 const lookAgain = 6 * time.Hour
 
+// afterConflict is how long what somebody else has just written is left alone: the
+// cache has it by then.
+const afterConflict = time.Second
+
 // Reconciler reconciles QTLSGateways.
 type Reconciler struct {
 	client.Client
@@ -101,7 +105,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		in.Resumption.NotReady = r.storeWaitsFor(ctx, g)
 	}
 	applyErr := r.apply(ctx, g, in, plan, now)
-	in.Resumption.NotApplied = r.applyTickets(ctx, g, in, plan)
+	again, err := r.applyTickets(ctx, g, in, plan)
+	in.Resumption.NotApplied = err
 	r.Observer.Follow(request.NamespacedName, followed(in.Pods))
 	if err := r.report(ctx, g, summarise(in, plan, applyErr, now)); err != nil {
 		return ctrl.Result{}, err
@@ -114,7 +119,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			return ctrl.Result{}, err
 		}
 	}
-	return ctrl.Result{RequeueAfter: nextLook(in, plan, now)}, nil
+	next := nextLook(in, plan, now)
+	if again {
+		next = min(next, afterConflict)
+	}
+	return ctrl.Result{RequeueAfter: next}, nil
 }
 
 func (r *Reconciler) forget(gateway types.NamespacedName) {

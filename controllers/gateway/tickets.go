@@ -207,12 +207,14 @@ func remembersRings(g *v1alpha1.QTLSGateway, secret string) bool {
 
 // leaveRings takes the gateway off the Secrets that remember rings, but for those
 // of the rings that it needs. The last one that leaves takes the Secret with it.
-func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway, needed []string) error {
+// One that somebody else has just written, such as who keeps the ring for others,
+// is to be looked at again: nothing is wrong with it.
+func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway, needed []string) (again bool, err error) {
 	kind := corev1.SchemeGroupVersion.WithKind("Secret")
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(kind.GroupVersion().WithKind("SecretList"))
 	if err := r.List(ctx, secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.LabelManagedByValue}); err != nil {
-		return fmt.Errorf("Secrets: %w", err)
+		return false, fmt.Errorf("Secrets: %w", err)
 	}
 	for _, s := range secrets.Items {
 		if !remembersRings(g, s.Name) || slices.ContainsFunc(needed, func(id string) bool { return s.Name == rings.SecretName(id) }) {
@@ -222,18 +224,22 @@ func (r *Reconciler) leaveRings(ctx context.Context, g *v1alpha1.QTLSGateway, ne
 		before := s.DeepCopy()
 		s.OwnerReferences = slices.DeleteFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == g.UID })
 		var err error
-		switch { // what somebody else writes meanwhile is looked at again
+		switch {
 		case len(s.OwnerReferences) == len(before.OwnerReferences):
 		case len(s.OwnerReferences) == 0:
 			err = r.Delete(ctx, &s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
 		default:
 			err = r.Patch(ctx, &s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		}
+		if apierrors.IsConflict(err) {
+			again = true
+			continue
+		}
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("Secret %s: %w", s.Name, err)
+			return again, fmt.Errorf("Secret %s: %w", s.Name, err)
 		}
 	}
-	return nil
+	return again, nil
 }
 
 // remove an object if it is the gateway's own.

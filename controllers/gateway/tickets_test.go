@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -8,10 +9,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
@@ -76,8 +80,8 @@ func TestAGatewayLeavesOnlyRingsThatItDoesNotNeed(t *testing.T) {
 	}
 	left := func(want map[string]string) {
 		t.Helper()
-		if err := r.leaveRings(t.Context(), in.Gateway, remembered(in, p)); err != nil {
-			t.Fatal(err)
+		if again, err := r.leaveRings(t.Context(), in.Gateway, remembered(in, p)); again || err != nil {
+			t.Fatal(again, err)
 		}
 		if got := owners(); !reflect.DeepEqual(got, want) {
 			t.Errorf("owners are %v\nwant %v", got, want)
@@ -96,6 +100,42 @@ func TestAGatewayLeavesOnlyRingsThatItDoesNotNeed(t *testing.T) {
 	delete(want, rings.SecretName(ringID))
 	want[rings.SecretName(wanted)] = " green"
 	left(want)
+}
+
+// Who keeps a ring for others writes its Secret at the same moment.
+func TestASecretThatSomebodyElseHasJustWrittenIsLeftTheNextTime(t *testing.T) {
+	in, _ := sharing(t)
+	in.Gateway.Namespace, in.Gateway.UID = "shop", "web"
+	conflict := apierrors.NewConflict(corev1.Resource("secrets"), "", errors.New("it was written meanwhile"))
+	conflicts := true
+	c := fake.NewClientBuilder().WithObjects(
+		ringSecret(rings.SecretName("11"), "web"), ringSecret(rings.SecretName("22"), "web", "green"), ringSecret(rings.SecretName("33"), "web"),
+	).WithInterceptorFuncs(interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if conflicts && o.GetName() == rings.SecretName("11") {
+				return conflict
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if conflicts {
+				return conflict
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+	}).Build()
+	r := &Reconciler{Client: c}
+	for _, remain := range []int{2, 1} {
+		again, err := r.leaveRings(t.Context(), in.Gateway, nil)
+		if err != nil || again != conflicts {
+			t.Fatalf("conflicts: %v; to be looked at again: %v, %v", conflicts, again, err)
+		}
+		all := &corev1.SecretList{}
+		if err := c.List(t.Context(), all); err != nil || len(all.Items) != remain {
+			t.Errorf("%d Secrets are left, want %d (%v)", len(all.Items), remain, err)
+		}
+		conflicts = false
+	}
 }
 
 func TestAgentsKeepWhatIsNotKnownOtherwise(t *testing.T) {
