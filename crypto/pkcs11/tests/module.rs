@@ -21,10 +21,17 @@ fn configuration() -> &'static Path {
         for key in ["rsa", "p256", "mldsa65"] {
             text += &format!("[key {key}]\nid = 0a\npublic-key = {}/{key}.pem\n", keys.display());
         }
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("module.conf");
-        fs::write(&path, text).unwrap();
-        path
+        written("module.conf", &text)
     })
+}
+
+/// A file of that text. Valgrind runs these tests while they run: neither process may find what the other has half written.
+fn written(name: &str, text: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let new = path.with_extension(std::process::id().to_string());
+    fs::write(&new, text).unwrap();
+    fs::rename(new, &path).unwrap();
+    path
 }
 
 #[test]
@@ -172,9 +179,8 @@ fn only_sessions_that_read_are_opened() {
 
 #[test]
 fn where_keys_may_be_made_sessions_write_and_mechanisms_are_there() {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generate.conf");
-    fs::write(&path, "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n")
-        .unwrap();
+    let text = "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n";
+    let path = written("generate.conf", text);
     let states = |path: &Path| {
         let module = Module::started(path);
         let (mut token, mut count) = (CK_TOKEN_INFO::default(), 0);
