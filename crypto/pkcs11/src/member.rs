@@ -36,6 +36,9 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How many other keys are looked for before a token counts as gone.
 const OTHERS: usize = 8;
 
+/// A worker that was refused a session tries again with the next check, and then half as often each time, as often as this.
+const LONGEST_WAIT: u32 = 3;
+
 /// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
 struct Job {
     work: Work,
@@ -114,6 +117,7 @@ impl Alarm for Beginning {
         let failure = no_answer(member.settings.timeout);
         let queue = lock(&member.queue);
         if queue.state == State::Starting {
+            member.work.notify_all(); // who waits for another's session does so no longer
             member.enter_down(queue, &failure);
         }
     }
@@ -177,8 +181,9 @@ struct Queue {
     state: State,
     /// Workers that wait for a job.
     idle: usize,
-    /// Sessions that are open.
+    /// Sessions that are open, and those that are being opened.
     open: usize,
+    opening: usize,
     /// When a member that is down is tried again, and whether a worker does so now.
     retry_at: Instant,
     probing: bool,
@@ -203,6 +208,11 @@ struct Queue {
 }
 
 impl Queue {
+    /// Whether there are sessions without one more, or are about to be.
+    fn others(&self) -> bool {
+        self.state != State::Down && self.open + self.opening > 0
+    }
+
     fn enter(&mut self, state: State) {
         if self.state != state {
             self.state = state;
@@ -228,6 +238,7 @@ impl Member {
             state: State::Starting,
             idle: 0,
             open: 0,
+            opening: 0,
             retry_at: Instant::now(),
             probing: false,
             hangs: 0,
@@ -359,10 +370,14 @@ impl Member {
             return Err(Failure::new(CKR_DEVICE_ERROR, "it is down"));
         }
         queue.jobs.push_back(job.clone());
-        let sleeps = queue.idle > 0;
+        let (sleeps, all_open) = (queue.idle > 0, queue.open == queue.workers);
         drop(queue);
-        if sleeps {
-            self.work.notify_one(); // who works looks into the queue before it sleeps
+        match sleeps {
+            // Who works looks into the queue before it sleeps.
+            false => {}
+            true if all_open => self.work.notify_one(),
+            // It is not for one without a session.
+            true => self.work.notify_all(),
         }
         Ok(())
     }
@@ -518,8 +533,15 @@ impl Member {
     }
 
     fn work(self: &Arc<Member>) {
-        let mut connection =
-            Connection { member: self, session: None, handles: HashMap::new(), failures: 0, changes: 0 };
+        let mut connection = Connection {
+            member: self,
+            session: None,
+            handles: HashMap::new(),
+            failures: 0,
+            changes: 0,
+            refusals: 0,
+            open_at: Instant::now(),
+        };
         if self.attempt(&mut connection).is_ok() {
             self.went_up();
         }
@@ -584,12 +606,20 @@ impl Member {
 
     /// Checks the session, or opens one.
     fn attempt(&self, connection: &mut Connection) -> Result<()> {
+        let opens = connection.session.is_none();
         let result = connection.check();
-        if let Err(e) = &result {
-            // A token that has no session left to give serves with those it gave.
-            if e.verdict() != Verdict::Unable || lock(&self.queue).open == 0 {
-                self.went_down(e, false);
+        match &result {
+            Ok(()) => connection.refusals = 0,
+            // A token that has no session left to give serves with those it gave, and so does one that gives none for another
+            // reason: the others tell how it is. A PIN that was refused is tried by nobody.
+            Err(e)
+                if (e.verdict() == Verdict::Unable || opens && e.verdict() != Verdict::Pin)
+                    && lock(&self.queue).others() =>
+            {
+                connection.open_at = Instant::now() + self.check_interval * (1 << connection.refusals);
+                connection.refusals = (connection.refusals + 1).min(LONGEST_WAIT);
             }
+            Err(e) => self.went_down(e, false),
         }
         result
     }
@@ -601,7 +631,9 @@ impl Member {
             if queue.stopping {
                 return Task::Stop;
             }
-            while let Some(job) = queue.jobs.pop_front() {
+            // A job is for who has a session, and not for who may be refused one.
+            let waits = connection.session.is_none() && queue.others();
+            while let Some(job) = if waits { None } else { queue.jobs.pop_front() } {
                 let mut progress = lock(&job.progress);
                 if matches!(*progress, Progress::Queued) {
                     *progress = Progress::Started(Instant::now());
@@ -614,6 +646,9 @@ impl Member {
             }
             let now = Instant::now();
             let mut wake_at = check_at;
+            if waits && connection.was_refused(&queue, now) {
+                wake_at = wake_at.max(connection.open_at);
+            }
             match queue.state {
                 State::Down if !queue.probing => {
                     if queue.retry_at <= now {
@@ -622,7 +657,10 @@ impl Member {
                     }
                     wake_at = wake_at.min(queue.retry_at);
                 }
-                State::Up if check_at <= now => return Task::Check,
+                State::Up if wake_at <= now => return Task::Check,
+                State::Up if waits && !queue.jobs.is_empty() && !connection.was_refused(&queue, now) => {
+                    return Task::Check
+                }
                 _ => {}
             }
             let wait = wake_at.saturating_duration_since(now).max(Duration::from_millis(1));
@@ -650,21 +688,47 @@ struct Connection<'a> {
     failures: u64,
     /// The member's when the handles were found.
     changes: u64,
+    /// How often in turn it was refused a session that others have, and when it tries again.
+    refusals: u32,
+    open_at: Instant,
 }
 
 impl Connection<'_> {
     fn close(&mut self) {
         self.handles.clear();
         if self.session.take().is_some() {
-            lock(&self.member.queue).open -= 1;
+            let mut queue = lock(&self.member.queue);
+            queue.open -= 1;
+            self.left(&queue);
         }
+    }
+
+    /// Without any other session who has none takes jobs, too.
+    fn left(&self, queue: &Queue) {
+        if !queue.others() && !queue.jobs.is_empty() {
+            self.member.work.notify_all();
+        }
+    }
+
+    /// It waits for a session longer than until the next check, if the member was not down since.
+    fn was_refused(&self, queue: &Queue, now: Instant) -> bool {
+        self.failures == queue.failures && now < self.open_at
     }
 
     fn session(&mut self) -> Result<&mut Box<dyn Session>> {
         if self.session.is_none() {
-            self.failures = lock(&self.member.queue).failures;
-            self.session = Some(self.member.token.open()?);
-            lock(&self.member.queue).open += 1;
+            {
+                let mut queue = lock(&self.member.queue);
+                self.failures = queue.failures;
+                queue.opening += 1;
+            }
+            let opened = self.member.token.open();
+            let mut queue = lock(&self.member.queue);
+            queue.opening -= 1;
+            queue.open += opened.is_ok() as usize;
+            self.left(&queue);
+            drop(queue);
+            self.session = Some(opened?);
         }
         match &mut self.session {
             Some(session) => Ok(session),

@@ -33,6 +33,13 @@ pub struct Fake {
     /// The next signature fails with this code.
     pub next_error: Mutex<Option<CK_RV>>,
     without_keys: AtomicBool,
+    /// The most sessions that it gives, if not 0, and those that there are.
+    room: AtomicUsize,
+    sessions: AtomicUsize,
+    /// The next session that is asked for fails with this code.
+    next_open_error: Mutex<Option<CK_RV>>,
+    /// Sessions that were asked for, and those that were given.
+    asked: AtomicUsize,
     opened: AtomicUsize,
     signed: AtomicUsize,
 }
@@ -66,11 +73,26 @@ impl Token for FakeToken {
             thread::sleep(Duration::from_millis(1));
         }
         self.0.answer("open")?;
+        self.0.asked.fetch_add(1, SeqCst);
+        if let Some(code) = lock(&self.0.next_open_error).take() {
+            return Err(Failure::new(code, "open"));
+        }
+        let room = self.0.room.load(SeqCst);
+        if self.0.sessions.fetch_add(1, SeqCst) >= room && room > 0 {
+            self.0.sessions.fetch_sub(1, SeqCst);
+            return Err(Failure::new(CKR_SESSION_COUNT, "open"));
+        }
         self.0.opened.fetch_add(1, SeqCst);
         Ok(Box::new(FakeSession { token: self.0.clone(), generation: self.0.generation.load(SeqCst) }))
     }
 
     fn failed(&self) {}
+}
+
+impl Drop for FakeSession {
+    fn drop(&mut self) {
+        self.token.sessions.fetch_sub(1, SeqCst);
+    }
 }
 
 impl FakeSession {
@@ -509,6 +531,49 @@ fn a_handle_that_is_no_longer_valid_is_searched_again() {
     *lock(&two.a.next_error) = Some(CKR_KEY_HANDLE_INVALID);
     two.sign().unwrap();
     assert_eq!(two.signed(), (2, 0));
+}
+
+/// As with an hsmd that has as many connections as it may. Nobody else makes what it does not.
+#[test]
+fn a_member_without_room_for_all_sessions_signs_with_those_that_it_has() {
+    let mut config = parse(CONFIG);
+    config.members.truncate(1);
+    config.members[0].sessions = 4;
+    let one = Two::start(config, NEVER, |a, _| a.room.store(1, SeqCst));
+    until("all sessions were asked for", || one.a.asked.load(SeqCst) == 4);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..25).for_each(|_| assert_eq!(one.sign(), Ok(()))));
+        }
+    });
+    let status = &one.pool.observer()()[0];
+    assert_eq!((status.state, status.sessions, status.signatures, status.failures), (State::Up, 1, 200, 0));
+    assert_eq!(one.a.asked.load(SeqCst), 4, "who was refused one does not ask again for each signature");
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_does_not_end_those_that_are() {
+    for code in [CKR_SESSION_COUNT, CKR_DEVICE_ERROR, CKR_SESSION_CLOSED] {
+        let two = Two::with(CONFIG, |a, _| a.room.store(1, SeqCst));
+        two.await_states(State::Up, State::Up);
+        let before = two.pool.observer()()[0].clone();
+        *lock(&two.a.next_open_error) = Some(code);
+        until("it fails", || lock(&two.a.next_open_error).is_none());
+        two.a.room.store(0, SeqCst);
+        until("it is open at last", || two.a.sessions.load(SeqCst) == 2);
+        let after = &two.pool.observer()()[0];
+        assert_eq!((after.since, after.last_error.as_str()), (before.since, ""), "{code:#x}: it was up all the time");
+        assert_eq!(two.a.opened.load(SeqCst), 2, "{code:#x}");
+    }
+}
+
+/// It is not tried with each of the others' sessions: the token would lock itself.
+#[test]
+fn a_pin_that_is_refused_when_one_more_session_is_opened_takes_the_member_down() {
+    let two = Two::with(CONFIG, |a, _| a.room.store(1, SeqCst));
+    two.await_states(State::Up, State::Up);
+    *lock(&two.a.next_open_error) = Some(CKR_PIN_INCORRECT);
+    until("it is down", || two.pool.observer()()[0].last_error.contains("CKR_PIN_INCORRECT"));
 }
 
 #[test]
