@@ -1,5 +1,5 @@
-//! Who has a place among the connections. Peers whose handshake is not done have few, of their own, and lose them when others
-//! come: whoever has no certificate takes none from a client.
+//! Who has a place among the connections. Peers whose handshake is not done have those that no client has, and few of their
+//! own besides. When all are taken they lose them to others that come: whoever has no certificate takes none from a client.
 
 use qtls_pkcs11::library::lock;
 use std::{
@@ -18,7 +18,7 @@ pub struct Places {
     most: usize,
     /// Those of them that are kept for who may make keys.
     kept: usize,
-    /// For peers whose handshake is not done, besides the clients'.
+    /// Those that peers whose handshake is not done have in any case, besides the clients'.
     newcomers: usize,
     taken: Mutex<Taken>,
     changed: Condvar,
@@ -51,7 +51,8 @@ impl Places {
     /// Gives a peer that has yet to shake hands a place, and a number. If there is none, it waits until another has lost its.
     pub fn enter(&self, tcp: &Arc<TcpStream>, address: IpAddr) -> u64 {
         let mut taken = lock(&self.taken);
-        while taken.newcomers.len() >= self.newcomers {
+        // As many clients as there may be shake hands at a time when an hsmd restarts: none is cut off.
+        while taken.newcomers.len() >= self.newcomers && taken.newcomers.len() + taken.clients.len() >= self.most {
             let time = taken.make_room(address);
             taken.awaited = true;
             taken = self.changed.wait_timeout(taken, time).unwrap_or_else(|e| e.into_inner()).0;
