@@ -128,17 +128,24 @@ struct Checking {
     member: Weak<Member>,
     since: Instant,
     time: Duration,
+    /// Another check hangs already.
+    doubted: bool,
 }
 
 impl Alarm for Checking {
     fn ring(&self) {
         let Some(member) = self.member.upgrade() else { return };
         {
-            let queue = lock(&member.queue);
+            let mut queue = lock(&member.queue);
             // Another session may be well. And where a key is being made, that may keep the others waiting, and has a time of
             // its own.
             if queue.state != State::Up || queue.answered >= self.since || queue.calls > 0 {
                 return;
+            }
+            // It may hang alone. One whose session waits tells how the token is, once.
+            if queue.ready > 0 && !self.doubted {
+                queue.doubted = true;
+                return member.work.notify_all();
             }
         }
         let what = format!("no answer to a check in {} ms", self.time.as_millis());
@@ -179,8 +186,9 @@ impl Progress {
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
     state: State,
-    /// Workers that wait for a job.
+    /// Workers that wait for a job, and those of them that have a session.
     idle: usize,
+    ready: usize,
     /// Sessions that are open, and those that are being opened.
     open: usize,
     opening: usize,
@@ -199,6 +207,8 @@ struct Queue {
     answered: Instant,
     /// Workers that do something else than to sign.
     calls: usize,
+    /// A check hangs, and one that waits is to check its session at once.
+    doubted: bool,
     /// The last failure that was told, so that it is not told with every attempt.
     told: String,
     stopping: bool,
@@ -237,6 +247,7 @@ impl Member {
             jobs: VecDeque::new(),
             state: State::Starting,
             idle: 0,
+            ready: 0,
             open: 0,
             opening: 0,
             retry_at: Instant::now(),
@@ -247,6 +258,7 @@ impl Member {
             changes: 0,
             answered: Instant::now(),
             calls: 0,
+            doubted: false,
             told: String::new(),
             stopping: false,
             workers: 0,
@@ -477,6 +489,19 @@ impl Member {
         self.work.notify_all();
     }
 
+    /// Workers that wait with a session.
+    #[cfg(test)]
+    pub fn ready(&self) -> usize {
+        lock(&self.queue).ready
+    }
+
+    /// As if a check had begun now and taken too long.
+    #[cfg(test)]
+    pub fn check_hangs(self: &Arc<Member>) {
+        let (since, time) = (Instant::now(), self.settings.timeout * 5 / 4);
+        Checking { member: Arc::downgrade(self), since, time, doubted: false }.ring();
+    }
+
     /// Jobs that wait for their turn.
     #[cfg(test)]
     pub fn queued(&self) -> usize {
@@ -541,6 +566,7 @@ impl Member {
             changes: 0,
             refusals: 0,
             open_at: Instant::now(),
+            watch: None,
         };
         if self.attempt(&mut connection).is_ok() {
             self.went_up();
@@ -577,12 +603,10 @@ impl Member {
                         self.went_up();
                     }
                 }
-                Task::Check => {
-                    let alarm = self.watch_check(&connection);
+                Task::Check { doubted } => {
+                    self.watch_check(&mut connection, doubted);
                     let _ = self.attempt(&mut connection);
-                    if let Some((timer, alarm)) = alarm {
-                        timer.cancel(alarm);
-                    }
+                    connection.watch_no_longer();
                 }
                 Task::Close => connection.close(),
                 Task::Stop => break,
@@ -593,15 +617,12 @@ impl Member {
     }
 
     /// Has an alarm ring if a check takes too long: somewhat longer than a signature may, for a session that has a time-out of
-    /// its own says more. A session that is opened may be long over a login: where others are open, they tell how the
-    /// token is.
-    fn watch_check(self: &Arc<Member>, connection: &Connection) -> Option<(&'static Timer, AlarmId)> {
-        if connection.session.is_none() && lock(&self.queue).open > 0 {
-            return None;
-        }
-        let (timer, since, time) = (Timer::of_process()?, Instant::now(), self.settings.timeout * 5 / 4);
-        let checking = Checking { member: Arc::downgrade(self), since, time };
-        Some((timer, timer.set(since + time, Arc::new(checking))))
+    /// its own says more. One that is opened, anew for instance, may be long over a login: it is not watched.
+    fn watch_check(self: &Arc<Member>, connection: &mut Connection, doubted: bool) {
+        let Some(timer) = Timer::of_process().filter(|_| connection.session.is_some()) else { return };
+        let (since, time) = (Instant::now(), self.settings.timeout * 5 / 4);
+        let checking = Checking { member: Arc::downgrade(self), since, time, doubted };
+        connection.watch = Some((timer, timer.set(since + time, Arc::new(checking))));
     }
 
     /// Checks the session, or opens one.
@@ -657,16 +678,23 @@ impl Member {
                     }
                     wake_at = wake_at.min(queue.retry_at);
                 }
-                State::Up if wake_at <= now => return Task::Check,
+                State::Up if queue.doubted && connection.session.is_some() => {
+                    queue.doubted = false;
+                    return Task::Check { doubted: true };
+                }
+                State::Up if wake_at <= now => return Task::Check { doubted: false },
                 State::Up if waits && !queue.jobs.is_empty() && !connection.was_refused(&queue, now) => {
-                    return Task::Check
+                    return Task::Check { doubted: false };
                 }
                 _ => {}
             }
             let wait = wake_at.saturating_duration_since(now).max(Duration::from_millis(1));
+            let ready = connection.session.is_some() as usize;
             queue.idle += 1;
+            queue.ready += ready;
             queue = self.work.wait_timeout(queue, wait).unwrap_or_else(|e| e.into_inner()).0;
             queue.idle -= 1;
+            queue.ready -= ready;
         }
     }
 }
@@ -674,7 +702,10 @@ impl Member {
 enum Task {
     Sign(Arc<Job>),
     Probe,
-    Check,
+    Check {
+        /// Another check hangs.
+        doubted: bool,
+    },
     Close,
     Stop,
 }
@@ -691,6 +722,8 @@ struct Connection<'a> {
     /// How often in turn it was refused a session that others have, and when it tries again.
     refusals: u32,
     open_at: Instant,
+    /// What rings if the check takes too long.
+    watch: Option<(&'static Timer, AlarmId)>,
 }
 
 impl Connection<'_> {
@@ -715,8 +748,15 @@ impl Connection<'_> {
         self.failures == queue.failures && now < self.open_at
     }
 
+    fn watch_no_longer(&mut self) {
+        if let Some((timer, alarm)) = self.watch.take() {
+            timer.cancel(alarm);
+        }
+    }
+
     fn session(&mut self) -> Result<&mut Box<dyn Session>> {
         if self.session.is_none() {
+            self.watch_no_longer();
             {
                 let mut queue = lock(&self.member.queue);
                 self.failures = queue.failures;

@@ -28,6 +28,7 @@ pub struct Fake {
     /// How many do.
     pub hanging: AtomicUsize,
     hangs_in_open: AtomicBool,
+    checked: AtomicUsize,
     /// Sessions and handles of an earlier generation are not valid.
     generation: AtomicU64,
     /// The next signature fails with this code.
@@ -126,6 +127,7 @@ impl Session for FakeSession {
 
     fn check(&mut self) -> Result<()> {
         self.token.answer("check")?;
+        self.token.checked.fetch_add(1, SeqCst);
         self.valid()
     }
 }
@@ -457,6 +459,46 @@ fn an_idle_member_that_hangs_is_down_when_a_check_has_taken_too_long() {
     until("it signs again", || {
         two.sign().unwrap();
         two.signed().0 > 0
+    });
+}
+
+#[test]
+fn a_check_that_hangs_alone_is_no_sign_of_a_member_that_hangs() {
+    let two = Two::unchecked(|_, _| {});
+    two.await_states(State::Up, State::Up);
+    let member = &two.pool.members()[0];
+    let ready = || until("both sessions wait", || member.ready() == 2);
+    ready();
+    let before = two.a.checked.load(SeqCst);
+    member.check_hangs();
+    assert_eq!(member.state(), State::Up);
+    until("another is asked", || two.a.checked.load(SeqCst) == before + 1);
+    ready();
+    assert_eq!(member.state(), State::Up);
+
+    two.a.hangs.store(true, SeqCst);
+    member.check_hangs();
+    until("another is asked", || two.a.hanging.load(SeqCst) == 1);
+    until("it is down: that one hangs as well", || member.state() == State::Down);
+    assert_eq!(member.status().last_error, "no answer to a check in 1250 ms: CKR_DEVICE_ERROR (0x30)");
+}
+
+/// A login may take longer than a check.
+#[test]
+fn a_session_that_is_opened_anew_by_a_check_takes_as_long_as_it_likes() {
+    let two = Two::impatient(|_, _| {});
+    // A slow machine may take as long for a check by itself.
+    until("it is up before, after and meanwhile", || {
+        two.await_states(State::Up, State::Up);
+        until("its sessions are open", || two.a.sessions.load(SeqCst) == 2);
+        let since = two.pool.observer()()[0].since;
+        two.a.hangs_in_open.store(true, SeqCst);
+        two.a.generation.fetch_add(1, SeqCst);
+        until("its sessions are closed", || two.a.sessions.load(SeqCst) == 0);
+        thread::sleep(2 * TIMEOUT);
+        two.a.hangs_in_open.store(false, SeqCst);
+        until("its sessions are open again", || two.a.sessions.load(SeqCst) == 2);
+        two.pool.observer()()[0].since == since
     });
 }
 
