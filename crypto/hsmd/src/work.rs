@@ -17,7 +17,7 @@ use qtls_pkcs11::{
     slot::{fits, longest},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
-    token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
+    token::{self, generate_once, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
 };
 use std::{
     collections::HashMap,
@@ -202,9 +202,9 @@ impl Work {
                     return Err(refused(CKR_ARGUMENTS_BAD, what));
                 };
                 let name = key.clone();
-                let made = self.member.call(GENERATE_TIME, move |session| session.generate(algorithm, &name));
+                let made = self.member.call(GENERATE_TIME, move |session| generate_once(session, algorithm, &name));
                 self.changed(key);
-                made.map(Answer::Found)
+                made.and_then(|made| made).map(Answer::Found)
             }
             Request::Retire(key) => {
                 let name = key.clone();

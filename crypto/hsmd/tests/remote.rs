@@ -7,6 +7,7 @@ use cryptoki_sys::*;
 use qtls_hsmd::metrics::{Outcome, Refusal};
 use qtls_pkcs11::{
     config::{Config, Place},
+    library::lock,
     member::{State, CHECK_INTERVAL},
     pool::Pool,
     remote::RemoteToken,
@@ -87,6 +88,21 @@ fn an_answer_that_is_lost_on_the_way_makes_no_second_key() {
     until("who asks again finds it", || module.generate("shop-2") == Err(CKR_ATTRIBUTE_VALUE_INVALID));
     until("it is counted", || daemon.metrics.requests("generate", Outcome::Ok) > 0);
     assert_eq!(daemon.metrics.requests("generate", Outcome::Ok), 1);
+}
+
+/// The token's, behind hsmd: whoever asked must not hear that a label is taken that it has just given.
+#[test]
+fn hsmd_asks_its_token_once_for_a_key() {
+    let lost = [CKR_SESSION_CLOSED, CKR_SESSION_HANDLE_INVALID, CKR_OBJECT_HANDLE_INVALID];
+    for code in lost {
+        let daemon = Inside::start("");
+        *lock(&daemon.token.loses) = Some(code);
+        let module = Module::start(&pki().member("a", daemon.address, "operator"), &["web"]);
+        let (algorithm, name) = (Algorithm::by_name("ECDSA-P256").unwrap(), common::key("shop-2"));
+        let failure = module.pool.generate(algorithm, &name).unwrap_err();
+        assert!(failure.detail.contains("it may have made the key all the same"), "{code:#x}: {failure}");
+        assert_eq!(daemon.token.asked.load(SeqCst), 1, "{code:#x}");
+    }
 }
 
 /// Nothing of it goes on connecting while the process ends.

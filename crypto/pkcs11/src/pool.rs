@@ -6,7 +6,7 @@ use crate::{
     member::{Member, State},
     spki::PublicKey,
     status::Status,
-    token::{Algorithm, Failure, Found, KeyName, Request, Result, Session, Token, GENERATE_TIME},
+    token::{generate_once, Algorithm, Failure, KeyName, Request, Result, Session, Token, GENERATE_TIME},
     verdict::Verdict,
 };
 use cryptoki_sys::*;
@@ -216,15 +216,5 @@ fn has(session: &mut dyn Session, name: &KeyName) -> Result<bool> {
     match session.public(name) {
         Err(e) if matches!(e.code, CKR_TEMPLATE_INCONSISTENT | CKR_KEY_TYPE_INCONSISTENT) => Ok(true),
         found => Ok(found?.is_some()),
-    }
-}
-
-/// Has a session make a key, and leaves it to nobody to try that again: a worker does so when its session is lost. A session
-/// that was lost before is one that fails its check.
-fn generate_once(session: &mut dyn Session, algorithm: Algorithm, name: &KeyName) -> Result<Result<Found>> {
-    session.check()?;
-    match session.generate(algorithm, name) {
-        Err(e) if matches!(e.verdict(), Verdict::Session | Verdict::Handle) => Ok(Err(e)),
-        done => done.map(Ok),
     }
 }

@@ -1,6 +1,9 @@
 //! What a member can do, apart from how: a vendor's library ([`crate::library`]), or a test's stand-in.
 
-use crate::{config::Key, verdict};
+use crate::{
+    config::Key,
+    verdict::{self, Verdict},
+};
 use cryptoki_sys::*;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -110,7 +113,7 @@ impl Failure {
         Failure { code, detail: detail.into() }
     }
 
-    pub fn verdict(&self) -> verdict::Verdict {
+    pub fn verdict(&self) -> Verdict {
         verdict::verdict(self.code)
     }
 }
@@ -151,5 +154,15 @@ pub trait Session {
     /// Destroys a key, both halves.
     fn retire(&mut self, _: &KeyName) -> Result<()> {
         Err(Failure::new(CKR_FUNCTION_NOT_SUPPORTED, "keys are retired by hsmd alone"))
+    }
+}
+
+/// Has a session make a key, and leaves it to nobody to try that again: a worker does so when its session is lost, and an
+/// answer that is lost must not make two keys. A session that was lost before is one that fails its check.
+pub fn generate_once(session: &mut dyn Session, algorithm: Algorithm, name: &KeyName) -> Result<Result<Found>> {
+    session.check()?;
+    match session.generate(algorithm, name) {
+        Err(e) if matches!(e.verdict(), Verdict::Session | Verdict::Handle) => Ok(Err(e)),
+        done => done.map(Ok),
     }
 }

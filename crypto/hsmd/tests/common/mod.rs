@@ -269,6 +269,10 @@ pub struct StandIn {
     pub signed: AtomicUsize,
     /// How often a public key was asked for.
     pub looked: AtomicUsize,
+    /// It makes the key that is asked for, and its answer is this code.
+    pub loses: Mutex<Option<CK_RV>>,
+    /// How often it was asked to make one.
+    pub asked: AtomicUsize,
     /// Calls fail as if it was pulled out.
     pub gone: AtomicBool,
 }
@@ -350,8 +354,12 @@ impl Session for StandInSession {
 
     fn generate(&mut self, _: Algorithm, key: &KeyName) -> token::Result<Found> {
         self.0.pass();
+        self.0.asked.fetch_add(1, SeqCst);
         if !lock(&self.0.keys).insert(key.label.clone()) {
             return Err(Failure::new(CKR_ATTRIBUTE_VALUE_INVALID, "it is there"));
+        }
+        if let Some(code) = lock(&self.0.loses).take() {
+            return Err(Failure::new(code, "stand-in"));
         }
         Ok(self.public(key)?.unwrap())
     }
