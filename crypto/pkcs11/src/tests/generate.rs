@@ -12,6 +12,7 @@ use crate::{
     generate::{wanted, Template, MECHANISMS},
     keys::Keys,
     library::lock,
+    member::State,
     pool::Pool,
     slot::{attribute, mechanisms, object, Attribute, Rv, Slot, Wanted},
     token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token},
@@ -595,6 +596,7 @@ fn a_key_that_was_destroyed_elsewhere_is_missed_alone() {
     for device in [&two.a, &two.b] {
         lock(&device.keys).extend(["web", "mail"].map(String::from));
     }
+    until("the first is asked before the second", || two.slot.pool.observer()()[0].state == State::Up);
     for name in ["web", "mail", "web", "mail"] {
         two.sign(name).unwrap();
     }
