@@ -74,8 +74,7 @@ func formatFormerKeys(keys []formerKey) string {
 // what was to be destroyed before, and what serves until now. A key that was
 // there before it was used is not among them, nor one that serves on, whichever
 // pool it comes by, nor one that was made for another certificate, whose Secret
-// this one may be a copy of. It is pure.
-// The oldest of too many are dropped.
+// this one may be a copy of. The oldest of too many are dropped. It is pure.
 func (s state) formerKeys(next keypair.Reference, now time.Time) (keys, dropped []formerKey) {
 	if s.Secret == nil {
 		return nil, nil

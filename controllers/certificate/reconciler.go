@@ -164,9 +164,8 @@ func (r *Reconciler) sweep(ctx context.Context, c *v1alpha1.PQCCertificate, requ
 const eventStillServed = "StillServed"
 
 // served are the Secrets that a published revision of a gateway names, and the
-// gateway's name: without
-// one of them no new pod of it starts. Where no certificate's Secret is among
-// the objects to delete nothing is looked up.
+// gateway's name: without one of them no new pod of it starts. Where no
+// certificate's Secret is among the objects to delete nothing is looked up.
 func (r *Reconciler) served(ctx context.Context, namespace string, objects []client.Object) (map[string]string, error) {
 	if !slices.ContainsFunc(objects, func(o client.Object) bool { return isSecret(o) && !isPending(o) }) {
 		return nil, nil

@@ -199,8 +199,7 @@ func remembered(in inputs, p plan) []string {
 }
 
 // remembersRings says whether a Secret of the operator's remembers rings of a
-// gateway, by its name. Earlier releases had one for all rings
-// of a name.
+// gateway, by its name. Earlier releases had one for all rings of a name.
 func remembersRings(g *v1alpha1.QTLSGateway, secret string) bool {
 	return strings.HasPrefix(secret, rings.SecretPrefix) || secret == g.Name+"-ticket-ring"
 }
