@@ -312,7 +312,7 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	}
 	places, err := full.Files()
 	if errors.Is(err, report.ErrTooLarge) {
-		return &full, nil, fmt.Errorf("%w; have fewer modes, numbers of replicas, repetitions or peers in another benchmark", err)
+		return &full, fmt.Errorf("%w; have fewer modes, numbers of replicas, repetitions or peers in another benchmark", err), nil
 	}
 	if err != nil {
 		return nil, nil, err

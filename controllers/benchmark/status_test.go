@@ -1,7 +1,10 @@
 package benchmark
 
 import (
+	"encoding/base64"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
@@ -222,6 +226,23 @@ func TestARunWhoseReportIsTooLargeSaysSo(t *testing.T) {
 		if after.ReportRef != nil || len(after.Points) != 2 || after.CompletionTime == nil || len(after.Scaling) != len(full.Scaling) {
 			t.Errorf("%s: %+v", phase, after)
 		}
+	}
+}
+
+// A run whose report has no room anywhere is over all the same.
+func TestARunEndsThoughItsReportIsTooLarge(t *testing.T) {
+	b := inPlace(v1alpha1.BenchmarkAborting)
+	random := make([]byte, 3<<20) // which nothing compresses
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDeadlineExceeded, Message: base64.StdEncoding.EncodeToString(random)})
+	s := stateIn(t, b, 2)
+	done, err := onFake(t, interceptor.Funcs{}, b).act(t.Context(), s, plan.Action{Kind: plan.Finish})
+	if err != nil || done.report == nil || !errors.Is(done.unstored, report.ErrTooLarge) {
+		t.Fatalf("%v: unstored %v", err, done.unstored)
+	}
+	after := summarised(t, s, plan.Action{Kind: plan.Finish}, done)
+	if after.Phase != v1alpha1.BenchmarkFailed || after.CompletionTime == nil || after.ReportRef != nil {
+		t.Errorf("phase %s, completed %v, report %v", after.Phase, after.CompletionTime, after.ReportRef)
 	}
 }
 
