@@ -48,7 +48,7 @@ func fromMarkers(t *testing.T) []string {
 func TestTheOperatorMayDoWhatItsCodeSaysAndNoMore(t *testing.T) {
 	r := render(t, "")
 	cluster := get[*rbacv1.ClusterRole](r, "ClusterRole qtls")
-	own := get[*rbacv1.Role](r, "Role qtls-system/qtls-own")
+	own := get[*rbacv1.Role](r, "Role qtls-system/qtls:leader")
 	if d := cmp.Diff(fromMarkers(t), rights(slices.Concat(cluster.Rules, own.Rules)...)); d != "" {
 		t.Errorf("markers (-) and chart (+) differ; run make generate\n%s", d)
 	}
@@ -56,6 +56,22 @@ func TestTheOperatorMayDoWhatItsCodeSaysAndNoMore(t *testing.T) {
 		if strings.Contains(right, "leases") {
 			t.Errorf("in every namespace, where the operator needs it in its own only: %s", right)
 		}
+	}
+}
+
+// Both would serve the namespace: Helm refuses what another release has there.
+func TestANamespaceTakesOneRelease(t *testing.T) {
+	first := render(t, "watchNamespaces: [one]")
+	second := renderAs(t, "second", "watchNamespaces: [two]\ncrds: {install: false}\ncertManager: {approver: {enabled: false}}")
+	var both []string
+	for key := range second.objects {
+		if first.objects[key] != nil {
+			both = append(both, key)
+		}
+	}
+	slices.Sort(both)
+	if d := cmp.Diff([]string{"Role qtls-system/qtls:leader", "RoleBinding qtls-system/qtls:leader"}, both); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -85,7 +101,7 @@ func TestWithoutBenchmarksTheOperatorHasNoRightsOfTheirs(t *testing.T) {
 func TestWhatTheOperatorMayReplace(t *testing.T) {
 	for _, right := range fromMarkers(t) {
 		verb, resource, _ := strings.Cut(strings.TrimSpace(right), " ")
-		if verb == "update" && resource != "/secrets" && resource != "coordination.k8s.io/leases" && !strings.HasSuffix(resource, "/finalizers") {
+		if verb == "update" && resource != "/secrets" && resource != "coordination.k8s.io/leases qtls-operator" && !strings.HasSuffix(resource, "/finalizers") {
 			t.Errorf("%s", right)
 		}
 	}
@@ -116,7 +132,7 @@ func TestNamespacedOperatorHasRightsThereOnly(t *testing.T) {
 			t.Errorf("cluster-wide: %s", right)
 		}
 	}
-	all := rights(slices.Concat(cluster.Rules, get[*rbacv1.Role](r, "Role qtls-system/qtls-own").Rules, get[*rbacv1.Role](r, "Role one/qtls").Rules)...)
+	all := rights(slices.Concat(cluster.Rules, get[*rbacv1.Role](r, "Role qtls-system/qtls:leader").Rules, get[*rbacv1.Role](r, "Role one/qtls").Rules)...)
 	if d := cmp.Diff(fromMarkers(t), all); d != "" {
 		t.Errorf("markers (-) and what the operator may do in a served namespace (+) differ\n%s", d)
 	}

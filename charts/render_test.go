@@ -39,7 +39,13 @@ type rendered struct {
 // render renders the chart with values in the form of a values file.
 func render(t *testing.T, values string) rendered {
 	t.Helper()
-	out, err := template(t, values)
+	return renderAs(t, release, values)
+}
+
+// renderAs renders the chart for a release of another name.
+func renderAs(t *testing.T, release, values string) rendered {
+	t.Helper()
+	out, err := template(t, release, values)
 	if err != nil {
 		t.Fatalf("helm template: %v\n%s", err, out)
 	}
@@ -61,14 +67,14 @@ func render(t *testing.T, values string) rendered {
 // what helm said.
 func refused(t *testing.T, values string) string {
 	t.Helper()
-	out, err := template(t, values)
+	out, err := template(t, release, values)
 	if err == nil {
 		t.Fatalf("accepted:\n%s", values)
 	}
 	return out
 }
 
-func template(t *testing.T, values string) (string, error) {
+func template(t *testing.T, release, values string) (string, error) {
 	t.Helper()
 	helm := helmCommand(t, "template", release, "qtls", "--namespace", namespace, "--kube-version", oldest, "--values", "-")
 	helm.Stdin = strings.NewReader(values)

@@ -50,7 +50,13 @@ import (
 	"qtls.dev/qtls/internal/version"
 )
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
+// lease is what the leader holds, in the operator's own namespace. Each release
+// serves that namespace, so that no two of its operators may work: a name of the
+// release's own would let them.
+const lease = "qtls-operator"
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,resourceNames=qtls-operator,verbs=get;update
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // options are what the command line says.
@@ -143,7 +149,7 @@ func run(ctx context.Context, o options) error {
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "qtls-operator",
+		LeaderElectionID:              lease,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends right after
 	})

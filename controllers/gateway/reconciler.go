@@ -39,7 +39,6 @@ import (
 // +kubebuilder:rbac:groups=redis.redis.opstreelabs.in,resources=redisreplications;redisclusters,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
 
 // issuingGrace is how long a new gateway waits for all the algorithms of a
 // certificate before it serves with those that there are.
