@@ -693,7 +693,8 @@ type QTLSGatewayStatus struct {
 	// `ML-DSA-65,ECDSA-P256`.
 	// +optional
 	CertificateAlgorithms string `json:"certificateAlgorithms,omitempty"`
-	// certificates that are served.
+	// certificates that are served. Where pods serve different ones of a Secret,
+	// as when some refuse a renewed one, it is the one that expires first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256

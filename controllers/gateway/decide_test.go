@@ -205,12 +205,14 @@ func TestWhatKeepsThePodThatTriesIsTold(t *testing.T) {
 
 func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	in := sound()
+	in.Objects.Secrets = map[string]*corev1.Secret{"web-ecdsa-p256": webSecret(t, "shop")}
 	first := publish(t, &in)
 	in.add("web-1", true, &dataplane.Status{Running: first.Assignment.Stable})
 	in.add("web-2", true, &dataplane.Status{Running: first.Assignment.Stable})
 	in.Gateway.Status = summarise(in, first, nil, now)
 	in.Problems = []resolve.Problem{{Listener: "https", Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotFound, Message: "there is no Secret", Holds: true}}
 	in.Model.Ports = nil
+	in.Objects.Secrets = nil
 
 	p := mustDecide(t, in)
 	if !p.Held || p.Assignment != first.Assignment {
@@ -241,17 +243,25 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 	}
 }
 
-// The status names the certificates that pods serve, not those of a configuration
-// that is tried, or was when a problem came up.
+// The status names the certificates that pods serve, not those of Secrets that pods
+// refuse, or of a configuration that is tried, or was when a problem came up.
 func TestTheStatusNamesTheCertificatesThatAreServed(t *testing.T) {
 	in := sound()
+	in.Objects.Secrets = map[string]*corev1.Secret{"web-ecdsa-p256": webSecret(t, "shop")}
 	first := publish(t, &in)
 	certificate := first.Revisions[first.Assignment.Stable.Revision].Certificates[0]
-	end := now.Add(2 * time.Hour)
-	serves := &dataplane.Status{Running: first.Assignment.Stable, Certificates: []dataplane.CertificateStatus{
-		{Name: certificate.Name, Secret: certificate.Secret, SerialNumber: "5d", NotAfter: end.UTC()}}}
-	in.add("web-1", true, serves)
-	in.add("web-2", true, serves)
+	pair, ok := stored(in, certificate)
+	if !ok {
+		t.Fatal("a pod that starts cannot serve the Secret's certificate")
+	}
+	end := pair.Chain[0].NotAfter
+	serves := func(serial string, notAfter time.Time, problem string) *dataplane.Status {
+		return &dataplane.Status{Running: first.Assignment.Stable, Certificates: []dataplane.CertificateStatus{
+			{Name: certificate.Name, Secret: certificate.Secret, SerialNumber: serial, NotAfter: notAfter.UTC(), Error: problem}}}
+	}
+	is := func(serial string, notAfter time.Time) v1alpha1.ServedCertificate {
+		return v1alpha1.ServedCertificate{SecretName: "web-ecdsa-p256", Algorithm: "ECDSA-P256", SerialNumber: serial, NotAfter: metav1.Unix(notAfter.Unix(), 0)}
+	}
 	names := func(when string, p plan, want v1alpha1.ServedCertificate) {
 		t.Helper()
 		in.Gateway.Status = summarise(in, p, nil, now)
@@ -259,21 +269,33 @@ func TestTheStatusNamesTheCertificatesThatAreServed(t *testing.T) {
 			t.Errorf("%s: %+v and %s, want %+v", when, got.Certificates, got.CertificateAlgorithms, want)
 		}
 	}
-	present := v1alpha1.ServedCertificate{SecretName: "web-ecdsa-p256", Algorithm: "ECDSA-P256", SerialNumber: "5e", NotAfter: metav1.Unix(now.Add(time.Hour).Unix(), 0)}
-	names("at first", first, present)
+	in.add("web-1", true, nil)
+	in.add("web-2", true, nil)
+	names("before an agent has answered", first, is("77", end))
+	present, former := serves("77", end, ""), serves("5d", end.Add(-time.Hour), "HAProxy refuses it")
+	in.Observed[0].Status, in.Observed[1].Status = present, former
+	names("while a pod refuses the renewed one", first, is("5d", end.Add(-time.Hour)))
+	in.Observed[0].Status = former
+	names("while all refuse it", first, is("5d", end.Add(-time.Hour)))
+	if c := condition(t, in.Gateway.Status, v1alpha1.ConditionProgrammed); c.Reason != v1alpha1.ReasonCertificateRejected ||
+		c.Message != `pod web-1 serves on the former certificate of Secret "web-ecdsa-p256": HAProxy refuses it; pod web-2 serves on the former certificate of Secret "web-ecdsa-p256": HAProxy refuses it` {
+		t.Errorf("Programmed %s %q", c.Reason, c.Message)
+	}
+	in.Observed[0].Status, in.Observed[1].Status = present, present
+	names("when all serve it", first, is("77", end))
 
 	in.Model.Ports = slices.Clone(in.Model.Ports)
 	in.Model.Ports[0].Listeners = slices.Clone(in.Model.Ports[0].Listeners)
 	in.Model.Ports[0].Listeners[0].Certificates = []model.Certificate{{Secret: "web-ml-dsa-65", Algorithm: "ML-DSA-65", PostQuantum: true, HandshakeSchemes: []uint16{0x0905}, SerialNumber: "60", NotAfter: end.Unix()}}
-	served := v1alpha1.ServedCertificate{SecretName: "web-ecdsa-p256", Algorithm: "ECDSA-P256", SerialNumber: "5d", NotAfter: metav1.Unix(end.Unix(), 0)}
+	served := is("5d", end.Add(time.Hour))
+	in.Observed[0].Status, in.Observed[1].Status = serves("5d", end.Add(time.Hour), ""), serves("5d", end.Add(time.Hour), "")
 	trial := publish(t, &in)
 	names("while a pod tries another", trial, served)
-	rejecting := *serves
-	rejecting.Rejected = &dataplane.Rejection{Target: *trial.Assignment.Candidate, Message: "no"}
-	in.Observed[0].Status = &rejecting
+	in.Observed[0].Status.Rejected = &dataplane.Rejection{Target: *trial.Assignment.Candidate, Message: "no"}
 	names("after it refused", publish(t, &in), served)
 
 	in.Problems = []resolve.Problem{{Reason: v1alpha1.ReasonCertificateNotFound, Holds: true}}
+	in.Objects.Secrets = nil
 	held := publish(t, &in)
 	if !held.Held {
 		t.Fatalf("plan %+v, want it held", held)
@@ -282,12 +304,10 @@ func TestTheStatusNamesTheCertificatesThatAreServed(t *testing.T) {
 	in.Observed[0].Status, in.Observed[1].Status = nil, nil
 	names("while no agent answers", held, served)
 	in.Objects.Secrets = map[string]*corev1.Secret{"web-ecdsa-p256": webSecret(t, "shop")}
-	pair, ok := stored(in, certificate)
-	if !ok {
+	if pair, ok = stored(in, certificate); !ok {
 		t.Fatal("a pod that starts cannot serve the Secret's certificate")
 	}
-	served.SerialNumber, served.NotAfter = "77", metav1.Unix(pair.Chain[0].NotAfter.Unix(), 0)
-	names("and its Secret is there", held, served)
+	names("and its Secret is there", held, is("77", pair.Chain[0].NotAfter))
 }
 
 // A gateway with a second listener whose Secret is deleted: pods that run go on

@@ -289,30 +289,21 @@ func podWaitsFor(pod corev1.Pod, observed rollout.Pod) string {
 	return "starting"
 }
 
-// served are the certificates of the model, or, where pods do not run that (yet),
-// those of the published revision that they serve on.
+// served are the certificates of the published revision.
 func served(in inputs, p plan) []v1alpha1.ServedCertificate {
 	bySecret := map[string]v1alpha1.ServedCertificate{}
-	if stable := p.Assignment.Stable.Revision; stable != p.Wanted.Revision {
-		for _, c := range p.Revisions[stable].Certificates {
-			if s, ok := servedOn(in, stable, c); ok {
-				bySecret[c.Secret] = s
-			}
-		}
-	} else {
-		for _, port := range in.Model.Ports {
-			for _, l := range port.Listeners {
-				for _, c := range l.Certificates {
-					bySecret[c.Secret] = v1alpha1.ServedCertificate{SecretName: c.Secret, Algorithm: string(c.Algorithm), SerialNumber: c.SerialNumber, NotAfter: metav1.Unix(c.NotAfter, 0)}
-				}
-			}
+	stable := p.Assignment.Stable.Revision
+	for _, c := range p.Revisions[stable].Certificates {
+		if s, ok := servedOn(in, stable, c); ok {
+			bySecret[c.Secret] = s
 		}
 	}
 	return slices.SortedFunc(maps.Values(bySecret), func(a, b v1alpha1.ServedCertificate) int { return cmp.Compare(a.SecretName, b.SecretName) })
 }
 
-// servedOn is a certificate of a published revision as a pod serves it that runs
-// this; where none tells, as its Secret has it, or as it was before.
+// servedOn is a certificate of a published revision as the pods serve it that run
+// this: of several, as where some refuse the Secret's present one, that which
+// expires first. Where no pod tells, it is what the Secret has, or what was before.
 func servedOn(in inputs, revision string, c dataplane.Certificate) (v1alpha1.ServedCertificate, bool) {
 	s := v1alpha1.ServedCertificate{SecretName: c.Secret, Algorithm: c.Algorithm}
 	for _, pod := range in.Observed {
@@ -320,11 +311,14 @@ func servedOn(in inputs, revision string, c dataplane.Certificate) (v1alpha1.Ser
 			continue
 		}
 		for _, has := range pod.Status.Certificates {
-			if has.Name == c.Name && has.SerialNumber != "" {
-				s.SerialNumber, s.NotAfter = has.SerialNumber, metav1.Unix(has.NotAfter.Unix(), 0)
-				return s, true
+			end := metav1.Unix(has.NotAfter.Unix(), 0)
+			if has.Name == c.Name && has.SerialNumber != "" && (s.SerialNumber == "" || end.Before(&s.NotAfter)) {
+				s.SerialNumber, s.NotAfter = has.SerialNumber, end
 			}
 		}
+	}
+	if s.SerialNumber != "" {
+		return s, true
 	}
 	if pair, ok := stored(in, c); ok {
 		s.SerialNumber, s.NotAfter = pair.SerialNumber(), metav1.Unix(pair.Chain[0].NotAfter.Unix(), 0)
