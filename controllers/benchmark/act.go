@@ -59,13 +59,12 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 	b := s.benchmark
 	switch a.Kind {
 	case plan.Scale:
-		return r.scale(ctx, s, a.Replicas)
+		return r.scale(ctx, s, a.Measurements[0])
 	case plan.WaitProgrammed:
 		return r.applyPeers(ctx, s, a.Measurements[0].Replicas)
 	case plan.CreateJob:
 		err := r.createJob(ctx, s, a)
-		// By a quota, a webhook, or the API server's rules: asking again does not help soon.
-		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		if refused(err) {
 			return r.keep(ctx, b, a.Measurements, record{Attempt: a.Attempt, Reason: v1alpha1.ReasonGeneratorUnschedulable,
 				Message: fmt.Sprintf("%v; allow it in namespace %q, or change spec.generator in another benchmark", err, b.Namespace)})
 		}
@@ -122,8 +121,8 @@ func (r *Reconciler) keep(ctx context.Context, b *v1alpha1.QTLSBenchmark, measur
 
 // scale the gateway, or make the copy. Nothing is touched before it is known that
 // a load can be made, and before the status says how to put it back.
-func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcome, error) {
-	b, now := s.benchmark, r.Clock.Now()
+func (r *Reconciler) scale(ctx context.Context, s state, m plan.Measurement) (outcome, error) {
+	b, now, replicas := s.benchmark, r.Clock.Now(), m.Replicas
 	if b.Status.StartTime == nil {
 		if err := r.canBegin(ctx, s, replicas); err != nil {
 			return outcome{}, err
@@ -134,7 +133,11 @@ func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcom
 		if err := take(g, b, replicas, now); err != nil {
 			return outcome{}, err
 		}
-		if err := r.Create(ctx, g); err != nil && !apierrors.IsAlreadyExists(err) {
+		err := r.Create(ctx, g)
+		if refused(err) {
+			return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "QTLSGateway %q, the copy of %q: %v; allow it in namespace %q", g.Name, b.Spec.GatewayRef.Name, err, b.Namespace)
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return outcome{}, fmt.Errorf("QTLSGateway %s: %w", g.Name, err)
 		}
 		return outcome{}, nil
@@ -142,8 +145,20 @@ func (r *Reconciler) scale(ctx context.Context, s state, replicas int32) (outcom
 	if before := notedBefore(b, s.measured); before != nil {
 		return outcome{before: before}, nil
 	}
-	return outcome{}, r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
+	err := r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
+	if !refused(err) {
+		return outcome{}, err
+	}
+	if b.Status.StartTime == nil {
+		return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%v; allow it %d replicas in namespace %q", err, replicas, b.Namespace)
+	}
+	// A run does not wait for somebody to allow it so many: others may be.
+	return r.keep(ctx, b, s.plan.NotProgrammed(m, s.observed.Records), record{Reason: v1alpha1.ReasonGatewayNotProgrammed,
+		Message: fmt.Sprintf("the gateway may not have %d replicas: %v", replicas, err)})
 }
+
+// refused by a quota, a webhook, or the API server's rules: asking again does not help soon.
+func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // canBegin says why a run cannot begin: a problem that is stalled where nothing but
 // another benchmark helps, for a spec does not change.
@@ -235,6 +250,9 @@ func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
 	err := r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { giveBack(g, heldBy(s.benchmark, g)); return nil })
 	if apierrors.IsNotFound(err) {
 		return outcome{}, nil // the next step sees that it is gone
+	}
+	if refused(err) {
+		return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%v; allow it, for the gateway is not put back", err)
 	}
 	return outcome{restored: true}, err
 }

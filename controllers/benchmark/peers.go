@@ -242,7 +242,7 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) (o
 		why, isProblem := "", false
 		if problem, is := conditions.AsProblem(err); is {
 			why, isProblem = problem.Message, true
-		} else if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		} else if refused(err) {
 			why, isProblem = fmt.Sprintf("%v; allow it in namespace %q", err, s.benchmark.Namespace), true
 		}
 		if !isProblem {

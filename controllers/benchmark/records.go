@@ -206,7 +206,7 @@ func (r *Reconciler) record(ctx context.Context, b *v1alpha1.QTLSBenchmark, m pl
 			return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "ConfigMap %q exists in namespace %q and is not this benchmark's record of %s; delete it, or rename the benchmark", c.Name, b.Namespace, m)
 		}
 	}
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // by a quota or a webhook; it is waited for as long as the run may take
+	if refused(err) { // it is waited for as long as the run may take
 		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "ConfigMap %q, the record of %s: %v; allow it in namespace %q", c.Name, m, err, b.Namespace)
 	}
 	if err != nil {

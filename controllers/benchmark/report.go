@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -320,7 +319,7 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	// The first one, which is the report, comes last: where it is, all are.
 	for _, ending := range slices.Backward(slices.Sorted(maps.Keys(places))) {
 		err := r.apply(ctx, s.benchmark, stored(s.benchmark, ending, places[ending]))
-		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // by a quota or a webhook: a run that is over does not wait for that
+		if refused(err) { // a run that is over does not wait for that
 			return &full, fmt.Errorf("%w; allow it in namespace %q before another benchmark", err, s.benchmark.Namespace), nil
 		}
 		if err != nil {

@@ -2,12 +2,18 @@ package benchmark
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,41 +23,64 @@ import (
 	"qtls.dev/qtls/internal/bench/plan"
 )
 
-// started is a benchmark in place that has just scaled its gateway from 3 replicas,
-// and whose gateway does not come to run.
+// started is a benchmark whose gateway does not come to run.
 type started struct {
 	t *testing.T
 	client.Client
 	r *Reconciler
 	// patches of the gateway, with what the status knew before each.
 	patches []v1alpha1.QTLSBenchmarkStatus
+	// refuse is why a gateway may not be made or written so; nil where it may.
+	refuse func(*v1alpha1.QTLSGateway) error
 }
 
+// startRun of a benchmark in place that has just scaled its gateway from 3 replicas.
 func startRun(t *testing.T) *started {
 	t.Helper()
-	b := inPlace("")
-	b.Status = v1alpha1.QTLSBenchmarkStatus{}
-	b.Spec.Load.Seed = ptr.To[int64](7)
-	b.Spec.Target = v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca", Key: "ca.crt"}}}
-	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
-		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
-	s := &started{t: t}
-	// As the API server does, a change of the spec makes another generation.
-	s.r = onFake(t, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if g, is := o.(*v1alpha1.QTLSGateway); is {
-				s.patches = append(s.patches, s.benchmark().Status)
-				g.Generation++
-			}
-			return c.Patch(ctx, o, p, opts...)
-		}}, b, g, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
-	s.Client = s.r.Client
+	s := toStart(t, v1alpha1.BenchmarkUseInPlace)
 	for range 4 {
 		s.step()
 	}
 	if h, err := holdOf(s.gateway()); h == nil || err != nil || h.Before != 3 || *s.gateway().Spec.Replicas > 2 {
 		t.Fatalf("the gateway is not scaled: %+v, %v, %+v", h, err, s.benchmark().Status)
 	}
+	return s
+}
+
+// toStart is a benchmark of a gateway of 3 replicas, or of its copy, that was just made.
+func toStart(t *testing.T, use v1alpha1.BenchmarkUse) *started {
+	t.Helper()
+	b := inPlace("")
+	b.CreationTimestamp = metav1.NewTime(noon)
+	b.Spec.GatewayRef.Use = use
+	b.Status = v1alpha1.QTLSBenchmarkStatus{}
+	b.Spec.Load.Seed = ptr.To[int64](7)
+	b.Spec.Target = v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca", Key: "ca.crt"}}}
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
+		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
+	s := &started{t: t, refuse: func(*v1alpha1.QTLSGateway) error { return nil }}
+	// As the API server does, a change of the spec makes another generation.
+	s.r = onFake(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if g, is := o.(*v1alpha1.QTLSGateway); is {
+				if err := s.refuse(g); err != nil {
+					return err
+				}
+				g.Generation = 1
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if g, is := o.(*v1alpha1.QTLSGateway); is {
+				if err := s.refuse(g); err != nil {
+					return err
+				}
+				s.patches = append(s.patches, s.benchmark().Status)
+				g.Generation++
+			}
+			return c.Patch(ctx, o, p, opts...)
+		}}, b, g, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
+	s.Client = s.r.Client
 	return s
 }
 
@@ -190,4 +219,89 @@ func TestARestorationThatCouldNotBeWrittenDownIsSeen(t *testing.T) {
 		}
 		wantCondition(t, summarised(t, s, a, outcome{}), v1alpha1.ConditionRestored, "True", reason, "")
 	}
+}
+
+// forbid a gateway, as a quota or a policy does.
+func forbid(g *v1alpha1.QTLSGateway) error {
+	return apierrors.NewForbidden(schema.GroupResource{Group: "qtls.dev", Resource: "qtlsgateways"}, g.Name, errors.New("exceeded quota: count"))
+}
+
+// A run that may not have its gateway says so, begins when it may, and ends when it was
+// waited for as long as the run itself may take.
+func TestARunWaitsForAGatewayThatIsForbidden(t *testing.T) {
+	for use, says := range map[v1alpha1.BenchmarkUse]string{
+		v1alpha1.BenchmarkUseInPlace: "exceeded quota: count; allow it",
+		v1alpha1.BenchmarkUseCopy:    `QTLSGateway "scaling-gateway", the copy of "web"`,
+	} {
+		t.Run(string(use), func(t *testing.T) {
+			for name, c := range map[string]struct {
+				then  func(*started)
+				phase v1alpha1.BenchmarkPhase
+			}{
+				"it stays so":   {func(s *started) { s.r.Clock = clocktesting.NewFakePassiveClock(noon.Add(2 * time.Hour)) }, v1alpha1.BenchmarkFailed},
+				"it is allowed": {func(s *started) { s.refuse = func(*v1alpha1.QTLSGateway) error { return nil } }, v1alpha1.BenchmarkRunning},
+			} {
+				s := toStart(t, use)
+				s.refuse = forbid
+				for range 4 {
+					s.step()
+				}
+				if waits := s.benchmark().Status; waits.Phase != v1alpha1.BenchmarkPending {
+					t.Errorf("%s: %s", name, waits.Phase)
+				}
+				wantCondition(t, s.benchmark().Status, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonNotApplied, says)
+				c.then(s)
+				for range 4 {
+					s.step()
+				}
+				if after := s.benchmark().Status; after.Phase != c.phase {
+					t.Errorf("%s: %+v", name, after)
+				}
+				if g := s.gateway(); c.phase == v1alpha1.BenchmarkFailed && (*g.Spec.Replicas != 3 || len(s.patches) > 0) {
+					t.Errorf("%s: the gateway was touched: %+v", name, g.Spec)
+				}
+			}
+		})
+	}
+}
+
+// Where a policy allows a gateway some replicas and not more, it is measured with those.
+func TestReplicasThatAreForbiddenAreLeftOut(t *testing.T) {
+	s := startRun(t)
+	s.refuse = forbid
+	b := s.benchmark()
+	now, err := s.r.fetch(t.Context(), b, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(now.plan.Measurements, func(m plan.Measurement) bool { return m.Replicas == 2 })
+	done, err := s.r.act(t.Context(), now, plan.Action{Kind: plan.Scale, Replicas: 2, Measurements: now.plan.Measurements[i : i+1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range now.plan.Measurements {
+		one, recorded := done.recorded[m.Name()]
+		if recorded != (m.Replicas == 2) || recorded && (one.Reason != v1alpha1.ReasonGatewayNotProgrammed || !strings.Contains(one.Message, "the gateway may not have 2 replicas: ")) {
+			t.Errorf("%s: %t, %+v", m, recorded, one)
+		}
+	}
+}
+
+// A gateway that may not be put back is tried on, and that is said beside why the run ended.
+func TestAGatewayThatMayNotBePutBackIsSaid(t *testing.T) {
+	s := startRun(t)
+	b := s.benchmark()
+	b.Spec.Cancel = true
+	if err := s.Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	s.refuse = forbid
+	for range 4 {
+		s.step()
+	}
+	after := s.benchmark().Status
+	wantCondition(t, after, v1alpha1.ConditionRestored, "False", v1alpha1.ReasonNotApplied, "exceeded quota: count")
+	wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonCancelled, "")
+	s.refuse = func(*v1alpha1.QTLSGateway) error { return nil }
+	wantCondition(t, s.ends(), v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
 }

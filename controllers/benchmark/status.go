@@ -82,6 +82,10 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		if s.plan.GivesUp(s.observed) {
 			message, never = fmt.Sprintf("%s; it was waited for that for %s (spec.maxDuration)", message, s.plan.Most), true
 		}
+		if a.Kind == plan.Restore { // Complete says why the run was aborted, where it was
+			set(v1alpha1.ConditionRestored, metav1.ConditionFalse, problem.Reason, problem.Message)
+			return after, nil
+		}
 		complete(metav1.ConditionFalse, problem.Reason, message)
 		if problem.Reason == v1alpha1.ReasonBaselineNotFound || problem.Reason == v1alpha1.ReasonBaselineInvalid {
 			set(v1alpha1.ConditionCompared, metav1.ConditionFalse, problem.Reason, problem.Message)
@@ -114,6 +118,9 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 
 	switch a.Kind {
 	case plan.Scale:
+		if len(done.recorded) > 0 { // it may not be scaled so
+			break
+		}
 		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
 	case plan.Wait, plan.WaitProgrammed, plan.CreateJob, plan.WaitJob, plan.Collect:
 		complete(metav1.ConditionFalse, a.Reason, a.Message)

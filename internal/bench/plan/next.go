@@ -350,12 +350,17 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 		return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limits.Programmed - waited,
 			Message: fmt.Sprintf("%s: waiting for %d replicas: %s", m, m.Replicas, g.Message)}, false
 	}
-	without := []Measurement{m}
-	if !p.ranWith(m.Replicas, o.Records) { // there is no room for so many
-		without = p.left(o.Records, func(l Measurement) bool { return l.Replicas >= m.Replicas })
-	}
-	return Action{Kind: RecordFailure, Measurements: without, Reason: v1alpha1.ReasonGatewayNotProgrammed,
+	return Action{Kind: RecordFailure, Measurements: p.NotProgrammed(m, o.Records), Reason: v1alpha1.ReasonGatewayNotProgrammed,
 		Message: fmt.Sprintf("the gateway did not run with %d replicas within %s: %s", m.Replicas, limits.Programmed, g.Message)}, false
+}
+
+// NotProgrammed are the measurements that are left out when the gateway does not run for
+// one: that one and, where it never ran with so many replicas, all with as many and more.
+func (p Plan) NotProgrammed(m Measurement, records map[string]Record) []Measurement {
+	if p.ranWith(m.Replicas, records) {
+		return []Measurement{m}
+	}
+	return p.left(records, func(l Measurement) bool { return l.Replicas >= m.Replicas })
 }
 
 // ranWith tells whether the gateway ran with so many replicas before: only then is
