@@ -334,12 +334,17 @@ impl Drop for Writing {
 }
 
 impl LibrarySession {
-    /// The objects of a class with a label, and an ID unless that is empty. Of more than a few there is no need to know.
+    /// The objects of a class with a label, and an ID unless that is empty.
     fn objects(&self, class: CK_OBJECT_CLASS, key: &KeyName) -> Result<Vec<CK_OBJECT_HANDLE>> {
         let mut template = vec![attribute(CKA_CLASS, &class), attribute(CKA_LABEL, key.label.as_bytes())];
         if !key.id.is_empty() {
             template.push(attribute(CKA_ID, &key.id[..]));
         }
+        self.search(&mut template)
+    }
+
+    /// The objects that have all of a template. Of more than a few there is no need to know.
+    fn search(&self, template: &mut [CK_ATTRIBUTE]) -> Result<Vec<CK_OBJECT_HANDLE>> {
         call!(self.functions, C_FindObjectsInit(self.handle, template.as_mut_ptr(), template.len() as CK_ULONG))?;
         let (mut found, mut count) = ([0; 8], 0);
         let search = call!(self.functions, C_FindObjects(self.handle, found.as_mut_ptr(), 8, &mut count));
@@ -545,6 +550,11 @@ impl Session for LibrarySession {
         // A session's state may be the library's memory; the token's is more often the device's word.
         let mut token = CK_TOKEN_INFO::default();
         call!(self.functions, C_GetTokenInfo(info.slotID, &mut token))
+    }
+
+    fn has_keys(&mut self) -> Result<bool> {
+        let class = CKO_PRIVATE_KEY;
+        Ok(!self.search(&mut [attribute(CKA_CLASS, &class)])?.is_empty())
     }
 
     fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {

@@ -7,7 +7,7 @@
 
 use crate::{
     asynchronous::{Alarm, AlarmId, Timer, Waiter},
-    config::{Key, Member as Settings},
+    config::Member as Settings,
     library::lock,
     status::Status,
     token::{Failure, KeyName, Request, Result, Session, Token},
@@ -15,7 +15,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     mem,
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     thread,
@@ -32,9 +32,6 @@ pub enum State {
 
 /// How often an idle session is checked.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How many other keys are looked for before a token counts as gone.
-const OTHERS: usize = 8;
 
 /// A worker that was refused a session tries again with the next check, and then half as often each time, as often as this.
 const LONGEST_WAIT: u32 = 3;
@@ -199,8 +196,8 @@ struct Queue {
     hangs: u32,
     /// How often the member went down: sessions from before are closed.
     failures: u64,
-    /// Keys that were found: if none of them is found any more, the token is gone, whatever its library says.
-    found: HashMap<KeyName, Arc<Key>>,
+    /// Keys that were found: if one of them is not any more, nor any other key, the token is gone, whatever its library says.
+    found: HashSet<KeyName>,
     /// How often a key was made or destroyed through this member: handles from before are searched anew.
     changes: u64,
     /// When a worker last came back from the library.
@@ -254,7 +251,7 @@ impl Member {
             probing: false,
             hangs: 0,
             failures: 0,
-            found: HashMap::new(),
+            found: HashSet::new(),
             changes: 0,
             answered: Instant::now(),
             calls: 0,
@@ -366,7 +363,7 @@ impl Member {
     /// A key was made or destroyed through this member: it is no sign of a lost token if it is not found any more.
     pub fn key_changed(&self, key: &KeyName) {
         let mut queue = lock(&self.queue);
-        queue.found.retain(|found, _| found.label != key.label);
+        queue.found.retain(|found| found.label != key.label);
         queue.changes += 1;
     }
 
@@ -815,22 +812,11 @@ impl Connection<'_> {
         self.with_session(|c| c.session()?.check())
     }
 
-    /// What it means that a key is not found. One that was found before, while no other that was is there any more, went with
-    /// its token. Where others are, somebody has destroyed it.
+    /// What it means that a key is not found. One that was found before, while no key at all is there any more, went with its
+    /// token. Where there is any, somebody has destroyed that one.
     fn token_is_gone(&mut self, name: &KeyName) -> Result<bool> {
-        let others: Vec<Arc<Key>> = {
-            let mut queue = lock(&self.member.queue);
-            if queue.found.remove(name).is_none() {
-                return Ok(false);
-            }
-            queue.found.values().take(OTHERS).cloned().collect()
-        };
-        for other in others {
-            if self.session()?.find(&other)?.is_some() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let was_there = lock(&self.member.queue).found.remove(name);
+        Ok(was_there && !self.session()?.has_keys()?)
     }
 
     fn sign(&mut self, request: &Request) -> Result<Vec<u8>> {
@@ -856,7 +842,7 @@ impl Connection<'_> {
                             format!("no private key with label {:?} and its ID", key.label),
                         ));
                     };
-                    lock(&c.member.queue).found.insert(name.clone(), key.clone());
+                    lock(&c.member.queue).found.insert(name.clone());
                     c.handles.insert(name.clone(), handle);
                     handle
                 }

@@ -142,6 +142,10 @@ pub trait Session {
     fn sign(&mut self, key: CK_OBJECT_HANDLE, request: &Request, len: usize) -> Result<Vec<u8>>;
     /// Fails if the session, its login or its device is gone.
     fn check(&mut self) -> Result<()>;
+    /// Whether the token shows any private key: of one that was taken away some libraries show none, and no error.
+    fn has_keys(&mut self) -> Result<bool> {
+        Ok(true)
+    }
 
     /// The public half of a key; None if the token has no such private key.
     fn public(&mut self, _: &KeyName) -> Result<Option<Found>> {

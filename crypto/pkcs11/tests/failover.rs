@@ -347,6 +347,27 @@ fn a_key_that_a_member_lacks_is_used_there_as_soon_as_it_is_there() {
     assert_eq!(a.signatures(), before + 1);
 }
 
+/// Some libraries show a token that was taken away as an empty one.
+#[test]
+fn a_token_is_gone_without_an_error_only_if_it_shows_no_key_at_all() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    let (a, b) = (slot.members[0], slot.members[1]);
+    let module = slot.start();
+    until_it_signs(&module, a);
+    until("all sessions are open", || a.open.load(SeqCst) == 4);
+    let remove = |key: &str| fs::remove_file(slot.file("a", &format!("{key}.pem"))).unwrap();
+    let (opened, made) = (a.open_session.calls.load(SeqCst), b.signatures());
+    remove("p256");
+    assert_eq!(one(&module), Ok(()));
+    assert_eq!(b.signatures(), made + 1);
+    assert!(module.sign("p384", &ECDSA, &DIGEST).is_ok());
+    assert_eq!((a.open_session.calls.load(SeqCst), b.signatures()), (opened, made + 1), "it is as it was");
+    ["rsa", "p384", "p521", "mldsa65"].into_iter().for_each(remove);
+    assert!(module.sign("p384", &ECDSA, &DIGEST).is_ok());
+    assert_eq!(b.signatures(), made + 2);
+    until("it is looked for anew", || a.open_session.calls.load(SeqCst) > opened);
+}
+
 #[test]
 fn the_end_does_not_wait_for_a_call_that_hangs() {
     let slot = Slot::new("ordered", &[IMPATIENT, PATIENT]);

@@ -345,6 +345,11 @@ impl Session for StandInSession {
         self.0.answer()
     }
 
+    fn has_keys(&mut self) -> token::Result<bool> {
+        self.0.answer()?;
+        Ok(!lock(&self.0.keys).is_empty())
+    }
+
     fn public(&mut self, key: &KeyName) -> token::Result<Option<Found>> {
         self.0.answer()?;
         self.0.looked.fetch_add(1, SeqCst);

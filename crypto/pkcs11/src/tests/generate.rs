@@ -370,6 +370,11 @@ impl Session for DeviceSession {
         }
     }
 
+    fn has_keys(&mut self) -> Result<bool> {
+        self.check()?;
+        Ok(!lock(&self.device.keys).is_empty())
+    }
+
     fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {
         self.check()?;
         let found = Found { public: public("/keys/p256.pem").der, sensitive: true, extractable: false, local: true };
@@ -427,9 +432,8 @@ impl Two {
     }
 
     fn sign(&self, name: &str) -> Result<Vec<u8>> {
-        let key = config().keys.iter().find(|key| key.label == name).unwrap().clone();
-        let mechanism = if name == "mail" { Mechanism::RsaPkcs } else { Mechanism::Ecdsa };
-        self.slot.pool.sign(Request { key, mechanism, data: vec![1; 32] })
+        let key = Arc::new(Key { label: name.into(), id: vec![], public: public("/keys/p256.pem") });
+        self.slot.pool.sign(Request { key, mechanism: Mechanism::Ecdsa, data: vec![1; 32] })
     }
 
     /// What the first member said last.
@@ -593,18 +597,23 @@ fn a_key_that_was_made_stays_until_the_file_has_its_label() {
 #[test]
 fn a_key_that_was_destroyed_elsewhere_is_missed_alone() {
     let two = Two::new();
+    let keys: Vec<String> = (0..10).map(|n| format!("key-{n}")).collect();
     for device in [&two.a, &two.b] {
-        lock(&device.keys).extend(["web", "mail"].map(String::from));
+        lock(&device.keys).extend(keys.clone());
     }
+    lock(&two.a.keys).push("another program's".into());
     until("the first is asked before the second", || two.slot.pool.observer()()[0].state == State::Up);
-    for name in ["web", "mail", "web", "mail"] {
+    for name in keys.iter().cycle().take(20) {
         two.sign(name).unwrap();
     }
-    lock(&two.a.keys).retain(|key| key == "mail");
-    two.sign("web").expect("b makes it");
+    lock(&two.a.keys).retain(|key| !keys[..9].contains(key));
+    two.sign("key-0").expect("b makes it");
+    assert!(two.last_error().contains("CKR_KEY_HANDLE_INVALID"), "{}", two.last_error());
+    lock(&two.a.keys).retain(|key| key == "another program's");
+    two.sign("key-1").expect("b makes it");
     assert!(two.last_error().contains("CKR_KEY_HANDLE_INVALID"), "{}", two.last_error());
     // The control: with the last of them the token is taken for gone.
     lock(&two.a.keys).clear();
-    two.sign("mail").expect("b makes it");
+    two.sign("key-9").expect("b makes it");
     assert!(two.last_error().contains("CKR_TOKEN_NOT_PRESENT"), "{}", two.last_error());
 }

@@ -130,6 +130,10 @@ impl Session for FakeSession {
         self.token.checked.fetch_add(1, SeqCst);
         self.valid()
     }
+
+    fn has_keys(&mut self) -> Result<bool> {
+        Ok(!self.token.without_keys.load(SeqCst))
+    }
 }
 
 /// A pool of two stand-ins, a and b.

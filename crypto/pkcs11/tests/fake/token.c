@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <openssl/core_names.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
@@ -291,13 +292,14 @@ static void file_of(const char *label, char path[4300]) { snprintf(path, 4300, "
 
 static ulong find_init(ulong handle, attribute *wanted, ulong count) {
     session *s;
-    ulong code = use(handle, &s);
+    ulong code = use(handle, &s), named = 0;
     if (code == OK && s->searching) code = OPERATION_ACTIVE;
     if (code == OK) {
         s->searching = 1;
         s->found = 0;
         for (ulong i = 0; i < count; i++) {
             if (wanted[i].type != CKA_LABEL || wanted[i].len >= LABEL) continue;
+            named = 1;
             char label[LABEL] = {0}, path[4300];
             memcpy(label, wanted[i].value, wanted[i].len);
             file_of(label, path);
@@ -309,6 +311,13 @@ static ulong find_init(ulong handle, attribute *wanted, ulong count) {
                 if (!strcmp(keys[k], label)) s->found = (told->epoch << 8) + k + 1;
             }
             pthread_mutex_unlock(&lock);
+        }
+        if (!named) { /* is there any key? */
+            char all[4300];
+            glob_t keys;
+            file_of("*", all);
+            if (!glob(all, GLOB_NOSORT, NULL, &keys)) s->found = (told->epoch << 8) + KEYS;
+            globfree(&keys);
         }
     }
     done(s);
