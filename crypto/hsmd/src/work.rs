@@ -17,7 +17,7 @@ use qtls_pkcs11::{
     slot::{fits, longest},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
-    token::{self, generate_once, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
+    token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
 };
 use std::{
     collections::HashMap,
@@ -201,10 +201,9 @@ impl Work {
                     let what = format!("there is no algorithm {algorithm:?}; there are {names}");
                     return Err(refused(CKR_ARGUMENTS_BAD, what));
                 };
-                let name = key.clone();
-                let made = self.member.call(GENERATE_TIME, move |session| generate_once(session, algorithm, &name));
+                let made = self.member.generate(algorithm, key, GENERATE_TIME);
                 self.changed(key);
-                made.and_then(|made| made).map(Answer::Found)
+                made.map(Answer::Found).map_err(|e| e.failure)
             }
             Request::Retire(key) => {
                 let name = key.clone();

@@ -10,14 +10,17 @@ use crate::{
     config::Member as Settings,
     library::lock,
     status::Status,
-    token::{Failure, KeyName, Request, Result, Session, Token},
+    token::{Algorithm, Failure, Found, KeyName, Request, Result, Session, Token},
     verdict::Verdict,
 };
 use cryptoki_sys::*;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
-    sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
+    sync::{
+        atomic::{AtomicBool, Ordering::SeqCst},
+        Arc, Condvar, Mutex, MutexGuard, Weak,
+    },
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -57,6 +60,13 @@ struct Told {
     order: Box<dyn Order>,
     /// Until when it waits, once that is known.
     alarm: Option<(&'static Timer, AlarmId)>,
+}
+
+/// Why there is no key that was to be made.
+pub struct NotMade {
+    pub failure: Failure,
+    /// The token was asked for it: it may be there all the same. Else it has made none, and will not.
+    pub asked: bool,
 }
 
 /// What is told a result, for it does not wait for it.
@@ -347,6 +357,30 @@ impl Member {
         self.wait(Work::Call(Arc::new(call)), time, false)?;
         let done = lock(&result).take();
         done.ok_or_else(|| Failure::new(CKR_GENERAL_ERROR, "no result"))
+    }
+
+    /// Has a worker make a key. Nobody tries that again, for an answer that is lost must not make two keys.
+    pub fn generate(
+        self: &Arc<Member>,
+        algorithm: Algorithm,
+        name: &KeyName,
+        time: Duration,
+    ) -> std::result::Result<Found, NotMade> {
+        // Set by the worker when it asks the token, or else by who gives up: it does not ask then.
+        let asked = Arc::new(AtomicBool::new(false));
+        let (asks, name) = (asked.clone(), name.clone());
+        let made = self.call(time, move |session| {
+            // A session that was lost before is one that fails its check: the worker runs this once more with a new one.
+            session.check()?;
+            if asks.swap(true, SeqCst) {
+                return Err(Failure::new(CKR_FUNCTION_CANCELED, "nobody waits for it any more"));
+            }
+            match session.generate(algorithm, &name) {
+                Err(e) if matches!(e.verdict(), Verdict::Session | Verdict::Handle) => Ok(Err(e)),
+                done => done.map(Ok),
+            }
+        });
+        made.and_then(|made| made).map_err(|failure| NotMade { failure, asked: asked.swap(true, SeqCst) })
     }
 
     /// As call, for an order that does not wait: f leaves its result where the order knows.

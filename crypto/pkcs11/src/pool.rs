@@ -3,10 +3,10 @@
 use crate::{
     config::{Config, Order},
     library::lock,
-    member::{Member, State},
+    member::{Member, NotMade, State},
     spki::PublicKey,
     status::Status,
-    token::{generate_once, Algorithm, Failure, KeyName, Request, Result, Session, Token, GENERATE_TIME},
+    token::{Algorithm, Failure, KeyName, Request, Result, Session, Token, GENERATE_TIME},
     verdict::Verdict,
 };
 use cryptoki_sys::*;
@@ -148,16 +148,14 @@ impl Pool {
     }
 
     fn made<'a>(&self, member: &'a Arc<Member>, algorithm: Algorithm, name: &KeyName) -> Outcome<'a, PublicKey> {
-        let wanted = name.clone();
-        let made =
-            member.call(GENERATE_TIME + member.timeout(), move |session| generate_once(session, algorithm, &wanted));
+        let made = member.generate(algorithm, name, GENERATE_TIME + member.timeout());
         member.key_changed(name);
-        let found = made.and_then(|made| made).map_err(|e| {
-            let what = match refused(&e) {
-                true => e.to_string(),
-                false => {
+        let found = made.map_err(|NotMade { failure: e, asked }| {
+            let what = match asked && !refused(&e) {
+                true => {
                     format!("{e}; it may have made the key all the same: look for it there before it is asked again")
                 }
+                false => e.to_string(),
             };
             (member, Failure::new(programs(&e), what))
         })?;
@@ -206,8 +204,13 @@ fn programs(failure: &Failure) -> CK_RV {
 
 /// Whether a token that was to make a key said no before it did anything.
 fn refused(failure: &Failure) -> bool {
-    const BEFORE: [CK_RV; 4] =
-        [CKR_ACTION_PROHIBITED, CKR_FUNCTION_NOT_SUPPORTED, CKR_MECHANISM_INVALID, CKR_TOKEN_WRITE_PROTECTED];
+    const BEFORE: [CK_RV; 5] = [
+        CKR_ACTION_PROHIBITED,
+        CKR_FUNCTION_NOT_SUPPORTED,
+        CKR_MECHANISM_INVALID,
+        CKR_SESSION_COUNT, // of an hsmd that is full, for instance
+        CKR_TOKEN_WRITE_PROTECTED,
+    ];
     failure.verdict() == Verdict::Request || BEFORE.contains(&failure.code)
 }
 

@@ -160,13 +160,3 @@ pub trait Session {
         Err(Failure::new(CKR_FUNCTION_NOT_SUPPORTED, "keys are retired by hsmd alone"))
     }
 }
-
-/// Has a session make a key, and leaves it to nobody to try that again: a worker does so when its session is lost, and an
-/// answer that is lost must not make two keys. A session that was lost before is one that fails its check.
-pub fn generate_once(session: &mut dyn Session, algorithm: Algorithm, name: &KeyName) -> Result<Result<Found>> {
-    session.check()?;
-    match session.generate(algorithm, name) {
-        Err(e) if matches!(e.verdict(), Verdict::Session | Verdict::Handle) => Ok(Err(e)),
-        done => done.map(Ok),
-    }
-}

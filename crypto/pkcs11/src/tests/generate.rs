@@ -319,6 +319,10 @@ struct Device {
     /// It takes its time, until this is over.
     slow: AtomicBool,
     gone: AtomicBool,
+    /// It goes as soon as it has said whether it has a key.
+    goes: AtomicBool,
+    /// Checks wait until this is over.
+    stuck: AtomicBool,
     /// Sessions of an earlier generation are lost.
     generation: AtomicU64,
 }
@@ -361,6 +365,9 @@ impl Session for DeviceSession {
     }
 
     fn check(&mut self) -> Result<()> {
+        while self.device.stuck.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         if self.device.gone.load(SeqCst) {
             return Err(Failure::new(CKR_DEVICE_REMOVED, "stand-in"));
         }
@@ -377,6 +384,7 @@ impl Session for DeviceSession {
 
     fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {
         self.check()?;
+        self.device.gone.fetch_or(self.device.goes.load(SeqCst), SeqCst);
         let found = Found { public: public("/keys/p256.pem").der, sensitive: true, extractable: false, local: true };
         Ok(self.device.has(&key.label).then_some(found))
     }
@@ -397,6 +405,10 @@ impl Session for DeviceSession {
         let found = self.public(key)?.unwrap();
         Ok(Found { extractable: self.device.careless.load(SeqCst), ..found })
     }
+}
+
+fn named(label: &str) -> KeyName {
+    KeyName { label: label.into(), id: vec![] }
 }
 
 /// A slot over two of them.
@@ -429,6 +441,12 @@ impl Two {
 
     fn asked(&self) -> (usize, usize) {
         (self.a.asked.load(SeqCst), self.b.asked.load(SeqCst))
+    }
+
+    /// What is said of a key that is not made.
+    fn why_not(&self) -> String {
+        let algorithm = Algorithm::by_name("ECDSA-P256").unwrap();
+        self.slot.pool.generate(algorithm, &named("new")).unwrap_err().detail
     }
 
     fn sign(&self, name: &str) -> Result<Vec<u8>> {
@@ -540,6 +558,39 @@ fn an_answer_that_is_lost_makes_no_second_key() {
         until("it is found", || two.generate("new") == Err(CKR_ATTRIBUTE_VALUE_INVALID));
         assert_eq!((two.asked(), lock(&two.a.keys).len()), ((1, 0), 1), "{code:#x}");
     }
+}
+
+#[test]
+fn only_what_the_token_was_asked_for_may_have_been_made() {
+    const MAY: &str = "it may have made the key all the same";
+    let two = Two::new();
+    *lock(&two.a.loses) = Some(CKR_DEVICE_ERROR);
+    assert!(two.why_not().contains(MAY), "the control: it has made it");
+    for code in [CKR_ACTION_PROHIBITED, CKR_MECHANISM_INVALID, CKR_SESSION_COUNT] {
+        let two = Two::new();
+        *lock(&two.a.refuses) = Some(code);
+        assert!(!two.why_not().contains(MAY), "{code:#x}: it refuses before it makes anything");
+    }
+    let two = Two::new();
+    two.a.goes.store(true, SeqCst);
+    assert!(!two.why_not().contains(MAY), "it is gone when it is to be asked");
+    assert_eq!(two.asked(), (0, 0));
+}
+
+/// Nor afterwards: whoever gave up was told that there is none.
+#[test]
+fn a_key_is_not_made_if_its_time_was_over_before_the_token_was_asked() {
+    let two = Two::new();
+    let member = &two.slot.pool.members()[0];
+    until("it is up", || member.state() == State::Up);
+    two.a.stuck.store(true, SeqCst);
+    let algorithm = Algorithm::by_name("ECDSA-P256").unwrap();
+    let made = member.generate(algorithm, &named("new"), Duration::from_millis(100));
+    assert!(made.is_err_and(|e| !e.asked));
+    two.a.stuck.store(false, SeqCst);
+    let device = two.a.clone();
+    drop(two); // its workers have ended
+    assert_eq!(device.asked.load(SeqCst), 0);
 }
 
 #[test]
