@@ -3,20 +3,23 @@
 use crate::{
     config::{self, Key, TokenName},
     spki,
-    token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token},
+    token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token, GENERATE_TIME},
 };
 use cryptoki_sys::*;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     collections::HashMap,
-    fs, io,
-    os::unix::fs::MetadataExt,
+    fs::{self, File},
+    io,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     ptr::{null_mut, NonNull},
     sync::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         Arc, Mutex, MutexGuard, PoisonError,
     },
+    thread,
+    time::{Duration, Instant},
 };
 use zeroize::Zeroizing;
 
@@ -299,7 +302,7 @@ impl Token for LibraryToken {
         let slot = self.slot(functions)?;
         let mut handle = 0;
         call!(functions, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut handle))?;
-        let session = LibrarySession { functions, handle, _user: user };
+        let session = LibrarySession { functions, handle, user };
         self.log_in(&session)?;
         Ok(Box::new(session))
     }
@@ -312,12 +315,41 @@ impl Token for LibraryToken {
 struct LibrarySession {
     functions: Functions,
     handle: CK_SESSION_HANDLE,
-    _user: User,
+    user: User,
 }
 
 impl Drop for LibrarySession {
     fn drop(&mut self) {
         let _ = call!(self.functions, C_CloseSession(self.handle));
+    }
+}
+
+/// While this lives no other process makes a key by way of a library, if it asks here, too: tokens take two keys of one label,
+/// and between the look whether a label is free and the key under it another process may have looked.
+struct Alone(File);
+
+impl Alone {
+    /// Waits until nobody else is, though no longer than a key may take. The library's file is what all have in common who use
+    /// it. Where it cannot be locked, as on some network file systems, keys are made all the same.
+    fn with(library: &Path) -> Option<Alone> {
+        let (file, start) = (File::open(library).ok()?, Instant::now());
+        // SAFETY: the descriptor is open.
+        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let busy = io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+            if !busy || start.elapsed() > GENERATE_TIME {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Some(Alone(file))
+    }
+}
+
+impl Drop for Alone {
+    /// A child process that was forked meanwhile has the descriptor as well: closing it is not enough.
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
@@ -565,6 +597,7 @@ impl Session for LibrarySession {
     }
 
     fn generate(&mut self, algorithm: Algorithm, key: &KeyName) -> Result<Found> {
+        let alone = Alone::with(&self.user.0.path);
         let label = KeyName { label: key.label.clone(), id: vec![] };
         for class in [CKO_PRIVATE_KEY, CKO_PUBLIC_KEY] {
             if !self.objects(class, &label)?.is_empty() {
@@ -573,6 +606,7 @@ impl Session for LibrarySession {
             }
         }
         let private = self.generate_pair(algorithm, key)?;
+        drop(alone);
         let found = self.found(private, key)?;
         if !found.sensitive || found.extractable || !found.local {
             self.retire(key)?;

@@ -328,6 +328,8 @@ impl Slot {
         }
         // Nothing is locked while a member works. Another thread, or a job that is paused, may be at the same label.
         let _making = Making::begin(&self.making, &name.label).ok_or(CKR_ATTRIBUTE_VALUE_INVALID)?;
+        // Other programs' keys are in the file as soon as somebody has put them there.
+        self.keys.reload();
         if self.keys.all().iter().any(|(_, key)| key.label == name.label) {
             return Err(CKR_ATTRIBUTE_VALUE_INVALID);
         }

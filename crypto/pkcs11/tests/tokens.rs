@@ -17,7 +17,7 @@ use common::{
     Module,
 };
 use cryptoki_sys::*;
-use std::{fs, path::PathBuf};
+use std::{fs, os::fd::AsRawFd, path::PathBuf, thread, time::Duration};
 
 /// Makes every kind of signature with every key of a token, and has OpenSSL verify each.
 fn every_key_signs(software: Software) {
@@ -55,13 +55,19 @@ fn signatures(tokens: &Tokens, module: &Module) -> usize {
     made
 }
 
+/// A configuration in which keys may be made in the token a.
+fn generating(tokens: &Tokens) -> PathBuf {
+    let path = tokens.configuration(&["a"], &[], "timeout = 60000ms\n");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("[slot]\n", "[slot]\ngenerate = true\n", 1)).unwrap();
+    path
+}
+
 /// Keys that a program has made by way of the module are in the token, and nothing gets them out. They sign at once.
 fn keys_are_made_that_never_leave(software: Software) {
     let mut tokens = Tokens::new(software);
     tokens.token("a", &[]);
-    let path = tokens.configuration(&["a"], &[], "timeout = 60000ms\n");
-    let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replacen("[slot]\n", "[slot]\ngenerate = true\n", 1)).unwrap();
+    let path = generating(&tokens);
     let module = Module::started(&path);
     let session = module.session_with(CKF_SERIAL_SESSION | CKF_RW_SESSION);
     for (label, kind) in software.keys() {
@@ -132,6 +138,30 @@ list!(
     a_wrong_pin_is_corrected,
     a_token_that_is_not_there_costs_nothing
 );
+
+/// Another process has found a label free, as this one does, and makes a key under it.
+#[test]
+#[ignore = "needs softhsm2"]
+fn two_processes_that_ask_for_one_label_at_a_time_get_one_key() {
+    let mut tokens = Tokens::new(Softhsm);
+    tokens.token("a", &[]);
+    let module = Module::started(&generating(&tokens));
+    let session = module.session_with(CKF_SERIAL_SESSION | CKF_RW_SESSION);
+    let (table, (label, kind)) = (module.table, Softhsm.keys()[1]);
+    let library = fs::File::open(tokens.module("a")).unwrap();
+    // SAFETY: the descriptor is open.
+    let lock = |how| assert_eq!(unsafe { libc::flock(library.as_raw_fd(), how) }, 0);
+    lock(libc::LOCK_EX);
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| generate(table, session, label, kind));
+        thread::sleep(Duration::from_secs(1)); // it could be done by now
+        tokens.make("a", label, kind);
+        lock(libc::LOCK_UN);
+        assert_eq!(asked.join().unwrap(), Err(CKR_ATTRIBUTE_VALUE_INVALID));
+    });
+    let (other, kind) = Softhsm.keys()[2];
+    generate(table, session, other, kind).expect("the control: another label");
+}
 
 /// The folder in which softhsm2 keeps a token.
 fn home(tokens: &Tokens, before: &[PathBuf]) -> PathBuf {

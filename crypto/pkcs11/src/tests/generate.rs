@@ -10,7 +10,7 @@ use super::{
 use crate::{
     config::{can_name, Config, Key},
     generate::{wanted, Template, MECHANISMS},
-    keys::Keys,
+    keys::{self, Keys},
     library::lock,
     member::State,
     pool::Pool,
@@ -19,6 +19,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
+    fs,
     sync::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
         Arc, Mutex,
@@ -516,6 +517,25 @@ fn a_label_that_any_member_or_the_file_has_is_refused() {
     assert!(two.generate("new").is_ok());
     assert_eq!(two.generate("new"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "it is made already");
     assert_eq!(two.asked(), (1, 0));
+}
+
+/// Somebody has put another program's key into it since it was read.
+#[test]
+fn a_label_that_the_file_has_by_now_is_refused() {
+    let mut two = Two::new();
+    let dir = std::env::temp_dir().join(format!("qtls-labels-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let text = &CONFIG[..CONFIG.find("[key").unwrap()].replacen("[slot]", "[slot]\ngenerate = true", 1);
+    let (path, new) = (dir.join("conf"), dir.join("new"));
+    fs::write(&path, text).unwrap();
+    let (config, file) = keys::read(&path, |_| {}).unwrap();
+    two.slot.keys = Keys::new(&config.keys, Some(file));
+    let public = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/p256.pem");
+    fs::write(&new, format!("{text}[key new]\npublic-key = {public}\n")).unwrap();
+    fs::rename(&new, &path).unwrap();
+    assert_eq!(two.generate("new"), Err(CKR_ATTRIBUTE_VALUE_INVALID));
+    assert_eq!((two.asked(), two.shown("new")), ((0, 0), 1), "and it is shown");
+    fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

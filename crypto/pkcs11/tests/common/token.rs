@@ -134,15 +134,30 @@ impl Tokens {
         run("openssl", &["pkey", "-pubin", "-inform", "DER", "-in", der, "-pubout", "-out", public]);
     }
 
-    /// What a token itself says of its only private key with a label: whether each of these attributes is true.
-    pub fn private_key(&self, token: &str, label: &str, types: &[CK_ATTRIBUTE_TYPE]) -> Vec<bool> {
-        let table = functions_of(&self.module("setup"));
+    /// A session of a token itself, until C_Finalize.
+    fn session(&self, table: &CK_FUNCTION_LIST, token: &str) -> CK_SESSION_HANDLE {
         assert_eq!(call!(table, C_Initialize(null_mut())), CKR_OK);
         let name = padded(token);
         let slot = slot(table, |info| info.label == name);
         let (mut session, mut pin) = (0, *b"1234");
-        assert_eq!(call!(table, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut session)), CKR_OK);
+        let flags = CKF_SERIAL_SESSION | CKF_RW_SESSION;
+        assert_eq!(call!(table, C_OpenSession(slot, flags, null_mut(), None, &mut session)), CKR_OK);
         assert_eq!(call!(table, C_Login(session, CKU_USER, pin.as_mut_ptr(), 4)), CKR_OK);
+        session
+    }
+
+    /// Has a token make one more key, without the module under test.
+    pub fn make(&self, token: &str, label: &str, kind: Kind) {
+        let table = functions_of(&self.module("setup"));
+        let session = self.session(table, token);
+        generate(table, session, label, kind).unwrap_or_else(|code| panic!("{label}: {code:#x}"));
+        assert_eq!(call!(table, C_Finalize(null_mut())), CKR_OK);
+    }
+
+    /// What a token itself says of its only private key with a label: whether each of these attributes is true.
+    pub fn private_key(&self, token: &str, label: &str, types: &[CK_ATTRIBUTE_TYPE]) -> Vec<bool> {
+        let table = functions_of(&self.module("setup"));
+        let session = self.session(table, token);
         let class = CKO_PRIVATE_KEY;
         let mut template = [attribute(CKA_CLASS, &class), attribute(CKA_LABEL, label.as_bytes())];
         let (mut found, mut count) = ([0; 2], 0);
