@@ -4,12 +4,14 @@ use crate::{slot::Rv, token::Mechanism};
 use cryptoki_sys::*;
 use std::slice;
 
-/// A place for an answer.
-///
-/// # Safety
-/// It is null or a place for a T.
-pub unsafe fn place<'a, T>(pointer: *mut T) -> Rv<&'a mut T> {
-    pointer.as_mut().ok_or(CKR_ARGUMENTS_BAD)
+/// A place for an answer. It stays a pointer: a program may hand one place over for two things, and two references to it must
+/// never be.
+pub fn place<T>(pointer: *mut T) -> Rv<*mut T> {
+    if pointer.is_null() {
+        Err(CKR_ARGUMENTS_BAD)
+    } else {
+        Ok(pointer)
+    }
 }
 
 fn len<T>(count: CK_ULONG) -> Rv<usize> {

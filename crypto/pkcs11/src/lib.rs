@@ -27,11 +27,11 @@ pub mod verdict;
 
 use cryptoki_sys::*;
 use inputs::{bytes, mechanism, place, room, template};
-use slot::{Attribute, Rv, Slot, Wanted, SLOT};
+use slot::{Attribute, Rv, Slot, SLOT};
 use std::{
     ffi::{c_void, CStr},
     path::PathBuf,
-    ptr::{null_mut, slice_from_raw_parts_mut},
+    ptr::null_mut,
     sync::{
         atomic::{AtomicBool, AtomicPtr, Ordering},
         Arc,
@@ -278,7 +278,7 @@ unsafe extern "C" fn get_token_info(id: CK_SLOT_ID, info: *mut CK_TOKEN_INFO) ->
             ulMaxSessionCount: slot::MOST_SESSIONS as CK_ULONG,
             ulSessionCount: slot.session_count() as CK_ULONG,
             ulMaxRwSessionCount: if slot.generates { slot::MOST_SESSIONS as CK_ULONG } else { 0 },
-            ulRwSessionCount: 0,
+            ulRwSessionCount: slot.writing_session_count() as CK_ULONG,
             ulMaxPinLen: 0,
             ulMinPinLen: 0,
             ulTotalPublicMemory: CK_UNAVAILABLE_INFORMATION,
@@ -320,7 +320,9 @@ unsafe extern "C" fn open_session(
     session: *mut CK_SESSION_HANDLE,
 ) -> CK_RV {
     code(slot_of(id).and_then(|slot| {
-        *place(session)? = slot.open_session(flags)?;
+        // A session whose handle there is no place for would stay open.
+        let session = place(session)?;
+        *session = slot.open_session(flags)?;
         Ok(())
     }))
 }
@@ -335,9 +337,9 @@ unsafe extern "C" fn close_all_sessions(id: CK_SLOT_ID) -> CK_RV {
 
 unsafe extern "C" fn get_session_info(session: CK_SESSION_HANDLE, info: *mut CK_SESSION_INFO) -> CK_RV {
     code(slot().and_then(|slot| {
-        let flags = slot.session(session)?.flags;
-        let state = if flags & CKF_RW_SESSION != 0 { CKS_RW_USER_FUNCTIONS } else { CKS_RO_USER_FUNCTIONS };
-        *place(info)? = CK_SESSION_INFO { slotID: SLOT, state, flags, ulDeviceError: 0 };
+        let session = slot.session(session)?;
+        let state = if session.writes() { CKS_RW_USER_FUNCTIONS } else { CKS_RO_USER_FUNCTIONS };
+        *place(info)? = CK_SESSION_INFO { slotID: SLOT, state, flags: session.flags, ulDeviceError: 0 };
         Ok(())
     }))
 }
@@ -371,7 +373,8 @@ unsafe extern "C" fn get_attribute_value(
         let mut result = Ok(());
         // Every attribute is answered, whatever became of the others; one of the errors is the call's.
         for i in 0..usize::try_from(count).map_err(|_| CKR_ARGUMENTS_BAD)? {
-            let wanted = &mut *attributes.add(i);
+            let place = attributes.add(i);
+            let wanted = *place;
             let answer = match slot::attribute(&key, object.private, wanted.type_) {
                 Attribute::Value(value) => {
                     let len = value.len() as CK_ULONG;
@@ -380,23 +383,17 @@ unsafe extern "C" fn get_attribute_value(
                     if fits && !wanted.pValue.is_null() {
                         wanted.pValue.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
                     }
-                    wanted.ulValueLen = if fits { len } else { CK_UNAVAILABLE_INFORMATION };
                     if fits {
-                        Ok(())
+                        Ok(len)
                     } else {
                         Err(CKR_BUFFER_TOO_SMALL)
                     }
                 }
-                Attribute::Sensitive => {
-                    wanted.ulValueLen = CK_UNAVAILABLE_INFORMATION;
-                    Err(CKR_ATTRIBUTE_SENSITIVE)
-                }
-                Attribute::Absent => {
-                    wanted.ulValueLen = CK_UNAVAILABLE_INFORMATION;
-                    Err(CKR_ATTRIBUTE_TYPE_INVALID)
-                }
+                Attribute::Sensitive => Err(CKR_ATTRIBUTE_SENSITIVE),
+                Attribute::Absent => Err(CKR_ATTRIBUTE_TYPE_INVALID),
             };
-            result = result.and(answer);
+            (*place).ulValueLen = answer.unwrap_or(CK_UNAVAILABLE_INFORMATION);
+            result = result.and(answer.map(drop));
         }
         result
     }))
@@ -434,25 +431,28 @@ unsafe extern "C" fn sign_init(session: CK_SESSION_HANDLE, how: *mut CK_MECHANIS
     }))
 }
 
-/// Where a signature goes. A length that is too large for an address counts as the largest there is room for.
-unsafe fn wanted<'a>(signature: *mut u8, len: CK_ULONG) -> Rv<Wanted<'a>> {
-    const MOST: CK_ULONG = 1 << 16;
-    if signature.is_null() {
-        return Ok(Wanted::Length);
-    }
-    Ok(Wanted::Signature(&mut *slice_from_raw_parts_mut(signature, len.min(MOST) as usize)))
-}
-
-/// Tells the length of a signature that was made, or for which there was too little room.
-unsafe fn answer(len: *mut CK_ULONG, sign: impl Fn(CK_ULONG) -> Rv<usize>, length: impl Fn() -> Rv<usize>) -> Rv<()> {
+/// Hands over the signature that `sign` makes if it is told that there is room for it. Who gives no place for it asks for its
+/// length, and who gives too little room is told it.
+unsafe fn hand_over(
+    slot: &Slot,
+    session: CK_SESSION_HANDLE,
+    signature: *mut u8,
+    len: *mut CK_ULONG,
+    sign: impl FnOnce(usize) -> Rv<Vec<u8>>,
+) -> Rv<()> {
     let len = place(len)?;
-    match sign(*len) {
-        Ok(n) => {
-            *len = n as CK_ULONG;
+    if signature.is_null() {
+        *len = slot.signature_len(session)? as CK_ULONG;
+        return Ok(());
+    }
+    match sign(usize::try_from(*len).unwrap_or(usize::MAX)) {
+        Ok(made) => {
+            signature.copy_from_nonoverlapping(made.as_ptr(), made.len());
+            *len = made.len() as CK_ULONG;
             Ok(())
         }
         Err(CKR_BUFFER_TOO_SMALL) => {
-            *len = length()? as CK_ULONG;
+            *len = slot.signature_len(session)? as CK_ULONG;
             Err(CKR_BUFFER_TOO_SMALL)
         }
         Err(e) => Err(e),
@@ -468,11 +468,7 @@ unsafe extern "C" fn sign(
 ) -> CK_RV {
     code(slot().and_then(|slot| {
         let data = bytes(data, data_len)?;
-        answer(
-            len,
-            |room| slot.sign(session, data, wanted(signature, room)?),
-            || slot.sign(session, data, Wanted::Length),
-        )
+        hand_over(slot, session, signature, len, |room| slot.sign(session, data, room))
     }))
 }
 
@@ -481,13 +477,7 @@ unsafe extern "C" fn sign_update(session: CK_SESSION_HANDLE, part: *mut u8, len:
 }
 
 unsafe extern "C" fn sign_final(session: CK_SESSION_HANDLE, signature: *mut u8, len: *mut CK_ULONG) -> CK_RV {
-    code(slot().and_then(|slot| {
-        answer(
-            len,
-            |room| slot.sign_final(session, wanted(signature, room)?),
-            || slot.sign_final(session, Wanted::Length),
-        )
-    }))
+    code(slot().and_then(|slot| hand_over(slot, session, signature, len, |room| slot.sign_final(session, room))))
 }
 
 unsafe extern "C" fn generate_key_pair(
@@ -504,13 +494,16 @@ unsafe extern "C" fn generate_key_pair(
         if !slot.generates {
             return Err(CKR_FUNCTION_NOT_SUPPORTED);
         }
-        let how = place(how)?;
+        let how = how.as_ref().ok_or(CKR_ARGUMENTS_BAD)?;
         if !how.pParameter.is_null() || how.ulParameterLen != 0 {
             return Err(CKR_MECHANISM_PARAM_INVALID);
         }
         let (public, private) = (template(public, public_count)?, template(private, private_count)?);
-        // A key whose handle there is no place for is not made.
+        // A key whose handle there is no place for is not made, nor one for whose two handles there is one place.
         let (public_key, private_key) = (place(public_key)?, place(private_key)?);
+        if public_key == private_key {
+            return Err(CKR_ARGUMENTS_BAD);
+        }
         (*public_key, *private_key) = slot.generate(session, how.mechanism, &public, &private)?;
         Ok(())
     }))

@@ -196,10 +196,10 @@ pub struct Session {
     operations: Mutex<Operations>,
 }
 
-/// A signature that is asked for: its bytes, or only how many they are.
-pub enum Wanted<'a> {
-    Length,
-    Signature(&'a mut [u8]),
+impl Session {
+    pub fn writes(&self) -> bool {
+        self.flags & CKF_RW_SESSION != 0
+    }
 }
 
 pub struct Slot {
@@ -263,6 +263,10 @@ impl Slot {
         lock(&self.sessions).len()
     }
 
+    pub fn writing_session_count(&self) -> usize {
+        lock(&self.sessions).values().filter(|session| session.writes()).count()
+    }
+
     /// Starts a search for objects that have all attributes of a template. If there are none, the configuration may have
     /// changed.
     pub fn find_init(&self, session: CK_SESSION_HANDLE, template: &[(CK_ATTRIBUTE_TYPE, &[u8])]) -> Rv<()> {
@@ -323,7 +327,7 @@ impl Slot {
     ) -> Rv<(CK_OBJECT_HANDLE, CK_OBJECT_HANDLE)> {
         let session = self.session(session)?;
         let (algorithm, name) = generate::wanted(mechanism, public, private)?;
-        if session.flags & CKF_RW_SESSION == 0 {
+        if !session.writes() {
             return Err(CKR_SESSION_READ_ONLY);
         }
         // Nothing is locked while a member works. Another thread, or a job that is paused, may be at the same label.
@@ -376,34 +380,35 @@ impl Slot {
         Ok(())
     }
 
-    pub fn sign(&self, session: CK_SESSION_HANDLE, data: &[u8], wanted: Wanted) -> Rv<usize> {
-        self.finish(session, Some(data), wanted)
+    /// The length of the signature that was begun.
+    pub fn signature_len(&self, session: CK_SESSION_HANDLE) -> Rv<usize> {
+        let session = self.session(session)?;
+        let operations = lock(&session.operations);
+        let signing = operations.signing.as_ref().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
+        Ok(signing.key.public.signature_len())
     }
 
-    pub fn sign_final(&self, session: CK_SESSION_HANDLE, wanted: Wanted) -> Rv<usize> {
-        self.finish(session, None, wanted)
+    pub fn sign(&self, session: CK_SESSION_HANDLE, data: &[u8], room: usize) -> Rv<Vec<u8>> {
+        self.finish(session, Some(data), room)
     }
 
-    /// Makes the signature, of data or of the parts that came before. Asking for the length, or with too little room, does
-    /// not end the operation; all else does.
-    fn finish(&self, session: CK_SESSION_HANDLE, data: Option<&[u8]>, wanted: Wanted) -> Rv<usize> {
+    pub fn sign_final(&self, session: CK_SESSION_HANDLE, room: usize) -> Rv<Vec<u8>> {
+        self.finish(session, None, room)
+    }
+
+    /// Makes the signature, of data or of the parts that came before. Too little room for it does not end the operation; all
+    /// else does.
+    fn finish(&self, session: CK_SESSION_HANDLE, data: Option<&[u8]>, room: usize) -> Rv<Vec<u8>> {
         let session = self.session(session)?;
         let mut operations = lock(&session.operations);
         let signing = operations.signing.take().ok_or(CKR_OPERATION_NOT_INITIALIZED)?;
         let key = signing.key.clone();
         let public = &key.public;
         let len = public.signature_len();
-        let room = match wanted {
-            Wanted::Length => {
-                operations.signing = Some(signing);
-                return Ok(len);
-            }
-            Wanted::Signature(room) if room.len() < len => {
-                operations.signing = Some(signing);
-                return Err(CKR_BUFFER_TOO_SMALL);
-            }
-            Wanted::Signature(room) => room,
-        };
+        if room < len {
+            operations.signing = Some(signing);
+            return Err(CKR_BUFFER_TOO_SMALL);
+        }
         let data = match data {
             Some(_) if signing.parts => return Err(CKR_OPERATION_ACTIVE),
             Some(data) if data.len() > longest(&signing.mechanism, &public.kind) => return Err(CKR_DATA_LEN_RANGE),
@@ -414,8 +419,8 @@ impl Slot {
         drop(operations);
         let request = Request { key: signing.key, mechanism: signing.mechanism, data };
         let signature = self.pool.sign(request).map_err(|e| e.code)?;
-        room[..len].copy_from_slice(&signature);
-        Ok(len)
+        // Members see to that; but it is copied into the program's memory.
+        (signature.len() == len).then_some(signature).ok_or(CKR_DEVICE_ERROR)
     }
 }
 

@@ -113,9 +113,10 @@ fn generate(random: &mut Random, table: &CK_FUNCTION_LIST, session: CK_SESSION_H
     }
     let how = if random.below(8) == 0 { null_mut() } else { &raw mut mechanism };
     let (mut verifies, mut signs) = (0, 0);
-    let signs = if random.below(8) == 0 { null_mut() } else { &raw mut signs };
+    let verifies = &raw mut verifies;
+    let signs = random.of(&[null_mut(), verifies, &raw mut signs, &raw mut signs, &raw mut signs, &raw mut signs]);
     let [of_public, of_private] = templates.each_mut().map(|template| template.as_mut_ptr());
-    call!(table, C_GenerateKeyPair(session, how, of_public, public, of_private, private, &mut verifies, signs))
+    call!(table, C_GenerateKeyPair(session, how, of_public, public, of_private, private, verifies, signs))
 }
 
 #[test]

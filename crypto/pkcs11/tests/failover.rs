@@ -368,6 +368,23 @@ fn a_token_is_gone_without_an_error_only_if_it_shows_no_key_at_all() {
     until("it is looked for anew", || a.open_session.calls.load(SeqCst) > opened);
 }
 
+/// A program may have no use for the data any more, and no other memory.
+#[test]
+fn a_signature_may_take_the_place_of_its_data() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let module = slot.start();
+    until_it_signs(&module, slot.members[0]);
+    let session = module.session();
+    let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+    let mut mechanism = CK_MECHANISM { mechanism: CKM_ECDSA, ..Default::default() };
+    assert_eq!(call!(module.table, C_SignInit(session, &mut mechanism, key)), CKR_OK);
+    let (mut place, mut len) = ([0; 64], 64);
+    place[..32].copy_from_slice(&DIGEST);
+    let at = place.as_mut_ptr();
+    assert_eq!(call!(module.table, C_Sign(session, at, 32, at, &mut len)), CKR_OK);
+    assert!(verifies(&slot.public_key("p256"), &ECDSA, &DIGEST, &place[..len as usize]));
+}
+
 #[test]
 fn the_end_does_not_wait_for_a_call_that_hangs() {
     let slot = Slot::new("ordered", &[IMPATIENT, PATIENT]);

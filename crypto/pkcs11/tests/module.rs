@@ -177,10 +177,63 @@ fn only_sessions_that_read_are_opened() {
     assert_eq!(call!(module.table, C_CloseSession(12345)), CKR_SESSION_HANDLE_INVALID);
 }
 
+/// A configuration in which keys may be made, by a member that does not exist.
+fn generating() -> PathBuf {
+    let text = "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n";
+    written("generate.conf", text)
+}
+
+#[test]
+fn sessions_are_counted_and_so_are_those_of_them_that_write() {
+    let module = Module::started(&generating());
+    let counts = || {
+        let mut token = CK_TOKEN_INFO::default();
+        assert_eq!(call!(module.table, C_GetTokenInfo(0, &mut token)), CKR_OK);
+        (token.ulSessionCount, token.ulRwSessionCount)
+    };
+    let writes = CKF_SERIAL_SESSION | CKF_RW_SESSION;
+    assert_eq!(counts(), (0, 0));
+    let [reader, writer, _] = [CKF_SERIAL_SESSION, writes, writes].map(|flags| module.session_with(flags));
+    assert_eq!(counts(), (3, 2));
+    let nowhere = call!(module.table, C_OpenSession(0, writes, null_mut(), None, null_mut()));
+    assert_eq!((nowhere, counts()), (CKR_ARGUMENTS_BAD, (3, 2)), "none stays open that nobody can close");
+    assert_eq!(call!(module.table, C_CloseSession(writer)), CKR_OK);
+    assert_eq!(counts(), (2, 1));
+    assert_eq!(call!(module.table, C_CloseSession(reader)), CKR_OK);
+    assert_eq!(counts(), (1, 1));
+    assert_eq!(call!(module.table, C_CloseAllSessions(0)), CKR_OK);
+    assert_eq!(counts(), (0, 0));
+}
+
+#[test]
+fn no_key_is_made_with_one_place_for_both_its_handles() {
+    let module = Module::started(&generating());
+    let session = module.session_with(CKF_SERIAL_SESSION | CKF_RW_SESSION);
+    let mut mechanism = CK_MECHANISM { mechanism: CKM_EC_KEY_PAIR_GEN, ..Default::default() };
+    let (mut curve, mut label) = ([6u8, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7], *b"new");
+    let attribute = |type_, value: &mut [u8]| CK_ATTRIBUTE {
+        type_,
+        pValue: value.as_mut_ptr().cast(),
+        ulValueLen: value.len() as CK_ULONG,
+    };
+    let mut public = [attribute(CKA_EC_PARAMS, &mut curve), attribute(CKA_LABEL, &mut label)];
+    let mut handles = [7; 2];
+    let place = handles.as_mut_ptr();
+    let mut make = |verifies, signs| {
+        call!(
+            module.table,
+            C_GenerateKeyPair(session, &mut mechanism, public.as_mut_ptr(), 2, null_mut(), 0, verifies, signs)
+        )
+    };
+    assert_eq!(make(place, place), CKR_ARGUMENTS_BAD);
+    assert_eq!(make(place, null_mut()), CKR_ARGUMENTS_BAD);
+    assert_eq!(make(place, place.wrapping_add(1)), CKR_DEVICE_ERROR, "the control: a member is asked");
+    assert_eq!(handles, [7; 2]);
+}
+
 #[test]
 fn where_keys_may_be_made_sessions_write_and_mechanisms_are_there() {
-    let text = "[slot]\ngenerate = true\n[member none]\nmodule = /none.so\ntoken = t\npin-file = /none\n";
-    let path = written("generate.conf", text);
+    let path = generating();
     let states = |path: &Path| {
         let module = Module::started(path);
         let (mut token, mut count) = (CK_TOKEN_INFO::default(), 0);
