@@ -34,6 +34,15 @@ struct Taken {
     awaited: bool,
 }
 
+/// Why a client has no place.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// There are as many clients as it may be one of.
+    Full(usize),
+    /// It was needed for another, just before the handshake was done.
+    Dismissed,
+}
+
 struct Newcomer {
     tcp: Arc<TcpStream>,
     address: IpAddr,
@@ -65,23 +74,26 @@ impl Places {
         id
     }
 
-    /// The peer is a client, which may make keys or not. False if there is no place for it: it keeps the one it has.
-    pub fn admit(&self, id: u64, makes_keys: bool) -> bool {
+    /// The peer is a client, which may make keys or not. If there is no place for it, it keeps the one it has.
+    pub fn admit(&self, id: u64, makes_keys: bool) -> Result<(), NoPlace> {
         let mut taken = lock(&self.taken);
+        if taken.dismissed(id) {
+            return Err(NoPlace::Dismissed);
+        }
         let most = if makes_keys { self.most } else { self.most - self.kept };
-        if taken.clients.len() >= most || taken.newcomers.get(&id).is_none_or(|n| n.dismissed) {
-            return false;
+        if taken.clients.len() >= most {
+            return Err(NoPlace::Full(most));
         }
         if let Some(newcomer) = taken.newcomers.remove(&id) {
             taken.clients.insert(id, newcomer.tcp);
         }
         self.tell(&taken);
-        true
+        Ok(())
     }
 
     /// Its place was needed: its socket is shut.
     pub fn dismissed(&self, id: u64) -> bool {
-        lock(&self.taken).newcomers.get(&id).is_some_and(|n| n.dismissed)
+        lock(&self.taken).dismissed(id)
     }
 
     pub fn leave(&self, id: u64) {
@@ -107,6 +119,10 @@ impl Places {
 }
 
 impl Taken {
+    fn dismissed(&self, id: u64) -> bool {
+        self.newcomers.get(&id).is_some_and(|n| n.dismissed)
+    }
+
     /// Has somebody leave for a peer of that address, but one at a time: there are never more of them than places. It returns
     /// how long there is to wait.
     fn make_room(&mut self, address: IpAddr) -> Duration {

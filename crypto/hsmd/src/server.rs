@@ -4,7 +4,7 @@ use crate::{
     config::{Client, Config, Right},
     log::log,
     metrics::{Metrics, Outcome, Refusal},
-    places::Places,
+    places::{NoPlace, Places},
     work::{operation, Order, Work},
 };
 use cryptoki_sys::*;
@@ -159,13 +159,13 @@ impl Server {
     }
 
     fn serve(self: &Arc<Server>, id: u64, tcp: Arc<TcpStream>, peer: SocketAddr) {
+        let dismissed = || {
+            self.metrics.refuse(Refusal::Full);
+            log(&format!("{peer}: closed: its handshake was not done when others came"));
+        };
         let (tls, names) = match self.handshake(&tcp) {
             Ok(done) => done,
-            Err(_) if self.places.dismissed(id) => {
-                self.metrics.refuse(Refusal::Full);
-                log(&format!("{peer}: closed: its handshake was not done when others came"));
-                return;
-            }
+            Err(_) if self.places.dismissed(id) => return dismissed(),
             Err(e) => {
                 self.metrics.refuse(Refusal::Handshake);
                 log(&format!("{peer}: handshake: {e}"));
@@ -183,10 +183,18 @@ impl Server {
             let failure = refuse(Refusal::Unlisted, Failure::new(CKR_ACTION_PROHIBITED, what));
             return turn_away(tls, &tcp, failure);
         };
-        if !self.places.admit(id, makes_keys) {
-            let what = format!("it has as many connections as it may ({}); raise connections", self.config.connections);
-            let failure = refuse(Refusal::Full, Failure::new(CKR_SESSION_COUNT, what));
-            return turn_away(tls, &tcp, failure);
+        match self.places.admit(id, makes_keys) {
+            Ok(()) => {}
+            Err(NoPlace::Dismissed) => return dismissed(),
+            Err(NoPlace::Full(most)) => {
+                let kept = match self.config.connections - most {
+                    0 => String::new(),
+                    n => format!(" and {n} more for clients that may generate"),
+                };
+                let what = format!("it has as many connections as it may ({most}{kept}); raise connections");
+                let failure = refuse(Refusal::Full, Failure::new(CKR_SESSION_COUNT, what));
+                return turn_away(tls, &tcp, failure);
+            }
         }
         self.metrics.accepted.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {

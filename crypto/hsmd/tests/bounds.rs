@@ -6,7 +6,7 @@ use common::*;
 use cryptoki_sys::*;
 use qtls_hsmd::{
     metrics::{Outcome, Refusal},
-    places::superfluous,
+    places::{superfluous, NoPlace, Places},
 };
 use qtls_pkcs11::{
     protocol::{self, Answer, Request},
@@ -15,10 +15,10 @@ use qtls_pkcs11::{
 use std::{
     collections::VecDeque,
     io::{Read, Write},
-    net::{IpAddr, TcpStream},
+    net::{IpAddr, TcpListener, TcpStream},
     sync::{
         atomic::{AtomicBool, Ordering::SeqCst},
-        mpsc,
+        mpsc, Arc,
     },
     thread,
     time::Duration,
@@ -256,12 +256,32 @@ fn a_place_is_kept_for_who_makes_keys() {
     let daemon = Inside::start("connections = 16");
     let mut gateways: Vec<Client> = (0..15).map(|_| daemon.connect("gateway")).collect();
     gateways.iter_mut().for_each(|c| drop(c.status()));
-    assert_eq!(daemon.connect("gateway").turned_away().0, CKR_SESSION_COUNT);
+    let full =
+        |bound| (CKR_SESSION_COUNT, format!("it has as many connections as it may ({bound}); raise connections"));
+    let without = "15 and 1 more for clients that may generate";
+    assert_eq!(daemon.connect("gateway").turned_away(), full(without));
     let mut operator = daemon.connect("operator");
     operator.status();
-    assert_eq!(daemon.connect("operator").turned_away().0, CKR_SESSION_COUNT, "there is one");
+    assert_eq!(daemon.connect("operator").turned_away(), full("16"), "there is one");
     gateways.iter_mut().for_each(|c| drop(c.status()));
     assert_eq!(daemon.metrics.refused(Refusal::Full), 2);
+}
+
+/// It was none too many: the other's place was wanted before it was known for a client.
+#[test]
+fn a_client_whose_place_was_needed_meanwhile_is_told_apart_from_one_too_many() {
+    let (places, listener) = (Places::new(1), TcpListener::bind("127.0.0.1:0").unwrap());
+    let tcp = || Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    let here = IpAddr::from([127, 0, 0, 1]);
+    let [first, second, ..] = [(); 4].map(|()| places.enter(&tcp(), here));
+    thread::scope(|scope| {
+        scope.spawn(|| places.enter(&tcp(), here));
+        until("it is to leave", || places.dismissed(first));
+        assert_eq!(places.admit(first, true), Err(NoPlace::Dismissed));
+        places.leave(first);
+    });
+    assert_eq!(places.admit(second, false), Ok(()));
+    assert_eq!(places.admit(second + 1, true), Err(NoPlace::Full(1)));
 }
 
 #[test]
