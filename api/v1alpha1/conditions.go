@@ -202,8 +202,10 @@ const (
 	ReasonRefused = "Refused"
 	// ReasonIncomparable: a figure is not there, with an interval, in both, and none of the others is worse.
 	ReasonIncomparable = "Incomparable"
+	// ReasonUndecided: a figure is worse by more than the tolerance, but not with all of its interval.
+	ReasonUndecided = "Undecided"
 
-	// QTLSBenchmark: Passed, besides Worse, Refused and Incomparable.
+	// QTLSBenchmark: Passed, besides Worse, Refused, Incomparable and Undecided.
 	ReasonThresholdsPassed    = "ThresholdsPassed"
 	ReasonThresholdsNotPassed = "ThresholdsNotPassed"
 	// ReasonNotWorse: there are no thresholds, and the baseline is not better.

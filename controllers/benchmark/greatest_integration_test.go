@@ -160,7 +160,7 @@ func TestWhatTheGreatestRunLeavesIsStored(t *testing.T) {
 	if len(full.Points) != 640 || valid != 0 || gateways != 160 || len(full.Points[0].Latency.Reasons()) < 9 {
 		t.Fatalf("%d points, %d of %d valid, and %q", len(full.Points), valid, gateways, full.Points[0].Latency.Reasons())
 	}
-	full.Compare(full, true)
+	full.Compare(full, 0.1, true)
 	places, err := full.Files()
 	if err != nil {
 		t.Fatal(err)

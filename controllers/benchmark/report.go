@@ -306,8 +306,8 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 		return nil, nil, err
 	}
 	if baseline != nil {
-		full.Compare(*baseline, s.benchmark.Spec.BaselineRef.Force)
-		full.Comparison.Tolerance = float64(ptr.Deref(s.benchmark.Spec.BaselineRef.Tolerance, 10)) / 100
+		ref := s.benchmark.Spec.BaselineRef
+		full.Compare(*baseline, float64(ptr.Deref(ref.Tolerance, 10))/100, ref.Force)
 	}
 	places, err := full.Files()
 	if errors.Is(err, report.ErrTooLarge) {

@@ -163,7 +163,8 @@ func TestARunIsComparedWithItsBaseline(t *testing.T) {
 		says             string
 	}{
 		"a figure is worse":               {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Worse, .75, .85)}, nil, nil, "True/Worse", "False/Worse", "hybrid with 2 replicas: handshakes/s: 100, and now 80 (0.80 (0.75 to 0.85) times it)"},
-		"one is worse, within tolerance":  {[]report.Row{row(report.Worse, .85, .95)}, nil, nil, "True/Same", "True/NotWorse", "10 %"},
+		"none is":                         {[]report.Row{row(report.Same, .85, .95)}, nil, nil, "True/Same", "True/NotWorse", "10 %"},
+		"one may be worse":                {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Undecided, .6, 1.1)}, nil, nil, "False/Undecided", "False/Undecided", "1 figures are worse than those of \"earlier\" by more than 10 %, but not with all of their intervals"},
 		"one is better":                   {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Same, .9, 1.1)}, nil, nil, "True/Better", "True/NotWorse", "none is worse"},
 		"some cannot be compared":         {[]report.Row{row(report.Better, 1.3, 1.4), row(report.Same, .9, 1.1), {Mode: "hybrid", Replicas: 1, Figure: "capacity", Change: report.Incomparable, Reason: "not valid in both"}}, nil, nil, "False/Incomparable", "False/Incomparable", "hybrid with 1 replicas: capacity: not valid in both"},
 		"one of those is worse":           {[]report.Row{row(report.Worse, .75, .85), {Mode: "hybrid", Figure: "all", Change: report.Incomparable, Reason: "the baseline does not have this mode"}}, nil, nil, "True/Worse", "False/Worse", "1 figures are worse"},

@@ -17,7 +17,7 @@ type Comparison struct {
 	// comparison was not forced, it is refused, and there are no rows.
 	Differences []string `json:"differences,omitempty"`
 	Refused     bool     `json:"refused,omitempty"`
-	// Tolerance is by how much a figure may differ and count as the same: 0.1 is 10 %.
+	// Tolerance is by how much a figure may differ and be the same: 0.1 is 10 %.
 	Tolerance float64 `json:"tolerance,omitempty"`
 	Rows      []Row   `json:"rows,omitempty"`
 	// Images that changed.
@@ -50,16 +50,38 @@ type Row struct {
 type Change string
 
 const (
-	Better       Change = "Better"
-	Worse        Change = "Worse"
-	Same         Change = "Same" // the ratio's interval holds 1
+	// Better and Worse is a figure that is so, with all of its interval, by more than
+	// the tolerance.
+	Better Change = "Better"
+	Worse  Change = "Worse"
+	// Undecided is one that is worse by more than the tolerance, but part of its
+	// interval is not: it was measured too short or too rarely to say.
+	Undecided Change = "Undecided"
+	// Same are all others, also where the interval reaches further: that of few
+	// repetitions is wider than any tolerance worth having, and no run would be.
+	Same         Change = "Same"
 	Incomparable Change = "Incomparable"
 )
 
-// Compare puts a baseline beside the report. It refuses one of other machines,
-// quotas or load, unless forced: the difference would be theirs.
-func (r *Report) Compare(baseline Report, force bool) {
-	c := &Comparison{Baseline: baseline.Name, Finished: baseline.Finished.UTC().Format("2006-01-02 15:04 UTC")}
+// changeOf a figure, by the ratio of now to before and its interval.
+func changeOf(ratio stats.Estimate, tolerance float64, moreIsBetter bool) Change {
+	more, less := 1+tolerance, 1-tolerance
+	switch i := ratio.Interval; {
+	case i.Low > more:
+		return betterIf(moreIsBetter)
+	case i.High < less:
+		return betterIf(!moreIsBetter)
+	case moreIsBetter && ratio.Value < less, !moreIsBetter && ratio.Value > more:
+		return Undecided
+	}
+	return Same
+}
+
+// Compare puts a baseline beside the report, whose figures may differ by the
+// tolerance. It refuses one of other machines, quotas or load, unless forced: the
+// difference would be theirs.
+func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
+	c := &Comparison{Baseline: baseline.Name, Finished: baseline.Finished.UTC().Format("2006-01-02 15:04 UTC"), Tolerance: tolerance}
 	c.Differences = differences(baseline, *r)
 	c.Images = changedImages(baseline.Environment.Images, r.Environment.Images)
 	if c.Refused = len(c.Differences) > 0 && !force; !c.Refused {
@@ -83,7 +105,7 @@ func (r *Report) Compare(baseline Report, force bool) {
 				c.Rows = append(c.Rows, Row{Mode: p.Mode, Replicas: p.Replicas, Figure: "all", Change: Incomparable, Reason: "the baseline has no such point"})
 				continue
 			}
-			c.Rows = append(c.Rows, comparePoints(before, p)...)
+			c.Rows = append(c.Rows, comparePoints(before, p, tolerance)...)
 		}
 	}
 	r.Comparison = c
@@ -97,25 +119,15 @@ func appendRow(rows []Row, row Row) []Row {
 	return append(rows, row)
 }
 
-// Worse tells whether a figure of the comparison is.
-func (c Comparison) Worse() bool {
-	return slices.ContainsFunc(c.Rows, func(r Row) bool { return r.Change == Worse })
-}
-
-// Verdict of all figures together: Worse where one is, else Incomparable where one
-// cannot be compared or the comparison was refused, for that one may be worse; else
-// Better where one is, else Same. Better and worse is what is so, with all of its
-// interval, by more than the tolerance. The rows are those that decided it.
+// Verdict of all figures together: Worse where one is, else Incomparable or
+// Undecided where one is, for that one may be worse, or where the comparison was
+// refused; else Better where one is, else Same. The rows are those that decided it.
 func (c Comparison) Verdict() (Change, []Row) {
 	by := map[Change][]Row{}
 	for _, r := range c.Rows {
-		change := r.Change
-		if i := r.Ratio.Interval; (change == Better || change == Worse) && i.Low <= 1+c.Tolerance && i.High >= 1-c.Tolerance {
-			change = Same
-		}
-		by[change] = append(by[change], r)
+		by[r.Change] = append(by[r.Change], r)
 	}
-	for _, change := range []Change{Worse, Incomparable, Better, Same} {
+	for _, change := range []Change{Worse, Incomparable, Undecided, Better, Same} {
 		if len(by[change]) > 0 {
 			return change, by[change]
 		}
@@ -217,22 +229,20 @@ func changedImages(was, is []Image) []ChangedImage {
 
 const measuredOnce = "one of them was measured once: there is no interval"
 
-func comparePoints(was, is Point) []Row {
+func comparePoints(was, is Point, tolerance float64) []Row {
 	var rows []Row
 	refuse := func(figure string) {
 		rows = append(rows, Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Change: Incomparable, Reason: "not valid in both"})
 	}
 	add := func(figure string, before, now string, ratio stats.Estimate, reason string, moreIsBetter bool) {
-		row := Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Baseline: before, Now: now, Ratio: ratio, Change: Same, Reason: reason}
-		switch i := ratio.Interval; {
+		row := Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Baseline: before, Now: now, Ratio: ratio, Reason: reason}
+		switch {
 		case reason != "":
 			row.Change = Incomparable
-		case i == nil:
+		case ratio.Interval == nil:
 			row.Change, row.Reason = Incomparable, measuredOnce
-		case i.Low > 1:
-			row.Change = betterIf(moreIsBetter)
-		case i.High < 1:
-			row.Change = betterIf(!moreIsBetter)
+		default:
+			row.Change = changeOf(ratio, tolerance, moreIsBetter)
 		}
 		rows = append(rows, row)
 	}

@@ -38,6 +38,9 @@ var madeModes = []made{
 
 const madeBlocks = 5
 
+// tolerance of comparisons.
+const tolerance = 0.05
+
 var start = time.Date(2026, 3, 14, 9, 26, 53, 0, time.UTC)
 
 func madeHead() Report {
@@ -198,7 +201,7 @@ var madeReport = sync.OnceValue(func() Report {
 		ts = append(ts, t)
 	}
 	r.Evaluate(ts)
-	r.Compare(baseline(), false)
+	r.Compare(baseline(), tolerance, false)
 	return r
 })
 
@@ -247,7 +250,7 @@ func awkwardReport(t testing.TB) Report {
 	}
 	before := r
 	before.Environment.Machines = nil
-	r.Compare(before, true)
+	r.Compare(before, tolerance, true)
 	r.Thresholds = []Threshold{{Text: injected, Verdict: "Failed", Message: injected}, {Text: injected, Verdict: "Passed", Details: []Detail{{Mode: injected, Message: injected}}}}
 	return r
 }

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -93,7 +92,6 @@ func (r Report) Compared() *Judgement {
 	case c.Refused:
 		return &Judgement{false, Why{v1alpha1.ReasonRefused, fmt.Sprintf("spec.baselineRef: the report of %q is of other machines, quotas or load: %s; measure a baseline here, or set force", c.Baseline, strings.Join(c.Differences, "; "))}}
 	}
-	tolerance := math.Round(100 * c.Tolerance)
 	change, rows := c.Verdict()
 	var told []string
 	for _, r := range rows {
@@ -102,18 +100,20 @@ func (r Report) Compared() *Judgement {
 	which := strings.Join(told, " | ")
 	switch change {
 	case Worse:
-		return &Judgement{true, Why{v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %v %%: %s", len(rows), c.Baseline, tolerance, which)}}
+		return &Judgement{true, Why{v1alpha1.ReasonWorse, fmt.Sprintf("%d figures are worse than those of %q by more than %v: %s", len(rows), c.Baseline, c.tolerance(), which)}}
 	case Better:
-		return &Judgement{true, Why{v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %v %%, and none is worse: %s", len(rows), c.Baseline, tolerance, which)}}
+		return &Judgement{true, Why{v1alpha1.ReasonBetter, fmt.Sprintf("%d figures are better than those of %q by more than %v, and none is worse: %s", len(rows), c.Baseline, c.tolerance(), which)}}
 	case Same:
-		return &Judgement{true, Why{v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %v %%", c.Baseline, tolerance)}}
+		return &Judgement{true, Why{v1alpha1.ReasonSame, fmt.Sprintf("no figure is better or worse than that of %q by more than %v", c.Baseline, c.tolerance())}}
+	case Undecided:
+		return &Judgement{false, Why{v1alpha1.ReasonUndecided, fmt.Sprintf("%d figures are worse than those of %q by more than %v, but not with all of their intervals; measure longer or more often: %s", len(rows), c.Baseline, c.tolerance(), which)}}
 	}
 	return &Judgement{false, Why{v1alpha1.ReasonIncomparable, fmt.Sprintf("spec.baselineRef: not every figure can be compared with those of %q, and one that cannot may be worse; both need the modes, the numbers of replicas, valid points and 2 repetitions: %s", c.Baseline, which)}}
 }
 
 // Passed says whether every threshold holds and, where there is a baseline, every
-// point is a result and none is worse: a point that is no result could hide that it
-// is worse. A run that was aborted decides nothing, and has not passed. It is nil
+// point is a result and no figure is worse, or may be: a point that is no result
+// could hide that it is. A run that was aborted decides nothing, and has not passed. It is nil
 // where there is nothing to pass. The condition Passed and the page's badge are this.
 func (r Report) Passed() *Judgement {
 	compared := r.Compared()

@@ -44,8 +44,9 @@ func (r Report) HTML() (string, error) {
 		labels = nil
 	}
 	var changed, unchanged []comparedRow
-	var from, to string
+	var from, to, reading string
 	if r.Comparison != nil {
+		reading = r.Comparison.reading()
 		var rows []comparedRow
 		rows, from, to = draw(r.Comparison.Rows)
 		for _, row := range rows {
@@ -66,7 +67,7 @@ func (r Report) HTML() (string, error) {
 		"Servers":        r.servers(),
 		"EvidenceHeader": header, "Evidence": evidence, "Observing": observing, "Exchanging": exchanging,
 		"Environment": r.environment(),
-		"Method":      method, "Comparing": comparing, "Beside": beside, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
+		"Method":      method, "Comparing": reading, "Others": others, "Beside": beside, "Changed": changed, "Unchanged": unchanged, "RatioFrom": from, "RatioTo": to,
 	})
 	return b.String(), err
 }

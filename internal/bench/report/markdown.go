@@ -60,7 +60,7 @@ func (r Report) Markdown() string {
 	if c := r.Comparison; c != nil {
 		line("## Compared with %s\n", c.Baseline)
 		if c.Refused {
-			line("Refused: the machines or quotas are not the same, and the figures would be theirs.\n")
+			line("Refused. %s, and the figures would be theirs.\n", others)
 		}
 		for _, d := range c.Differences {
 			line("- %s", d)
@@ -72,7 +72,7 @@ func (r Report) Markdown() string {
 			line("")
 		}
 		if len(c.Rows) > 0 {
-			line("%s\n", comparing)
+			line("%s\n", c.reading())
 			var rows [][]string
 			same := 0
 			for _, x := range c.Rows {

@@ -63,7 +63,7 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Evaluate([]threshold.Threshold{parsed})
-	r.Compare(baseline(), false)
+	r.Compare(baseline(), tolerance, false)
 	got, err := r.JSON()
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {
 	if q := r.Points[0].Latency.Percentile(50); q.Low != time.Microsecond || q.High != shard.Longest {
 		t.Errorf("of two: %+v", q)
 	}
-	r.Compare(r, true)
+	r.Compare(r, tolerance, true)
 	if _, err := r.JSON(); err != nil {
 		t.Error(err)
 	}
@@ -497,7 +497,7 @@ func TestAnotherServerDecidesNothingOfTheGateway(t *testing.T) {
 	}
 	before := run(100, "")
 	for name, now := range map[string]Report{"slower": run(50, ""), "left out": run(100, "PeerNotReady: it does not run")} {
-		now.Compare(before, false)
+		now.Compare(before, tolerance, false)
 		if change, rows := now.Comparison.Verdict(); change != Same || !now.Passed().Holds {
 			t.Errorf("%s: %s for %+v, passed %+v", name, change, rows, now.Passed())
 		}
@@ -701,15 +701,69 @@ func TestComparisonTellsBetterFromWorse(t *testing.T) {
 		{90, 4, map[string]Change{"handshakes/s": Worse, "mean latency": Worse, "p50": Worse}},
 	} {
 		r := compared(t, c.perSecond, c.ms)
-		r.Compare(compared(t, 100, 2), false)
+		r.Compare(compared(t, 100, 2), tolerance, false)
 		for figure, want := range c.want {
 			i := slices.IndexFunc(r.Comparison.Rows, func(r Row) bool { return r.Figure == figure })
 			if i < 0 || r.Comparison.Rows[i].Change != want {
 				t.Errorf("%v/s and %v ms: %s is %+v, want %s", c.perSecond, c.ms, figure, r.Comparison.Rows, want)
 			}
 		}
-		if r.Comparison.Worse() != (c.perSecond < 100) {
-			t.Errorf("%v/s: worse is %v", c.perSecond, r.Comparison.Worse())
+		if change, _ := r.Comparison.Verdict(); change != c.want["p50"] {
+			t.Errorf("%v/s: the verdict is %s", c.perSecond, change)
+		}
+	}
+}
+
+// Of two repetitions an interval is wide, and half the time more is not worse with all
+// of it. It is no pass either.
+func TestAFigureThatMayBeWorseIsUndecided(t *testing.T) {
+	run := func(ms ...float64) Report {
+		var all []Measurement
+		for block, latency := range ms {
+			all = append(all, measured(validity.Capacity, block+1, 1000/latency, 1), measured(validity.Latency, block+1, 50, latency))
+		}
+		return build(t, all...)
+	}
+	for name, c := range map[string]struct {
+		now    []float64
+		change Change
+		reason string
+	}{
+		"half as much again":                      {[]float64{7, 11}, Undecided, "Undecided"},
+		"half as much again, measured often":      {[]float64{8, 8, 8, 9, 9, 9}, Worse, "Worse"},
+		"an eleventh more":                        {[]float64{5.5, 6.6}, Undecided, "Undecided"},
+		"less than the tolerance":                 {[]float64{5.1, 6.2}, Same, "NotWorse"},
+		"as much":                                 {[]float64{5, 6}, Same, "NotWorse"},
+		"a third, with an interval that is wider": {[]float64{1.5, 2.2}, Same, "NotWorse"},
+	} {
+		before := run(5, 6)
+		if c.change == Worse {
+			before = run(5, 5, 5, 6, 6, 6)
+		}
+		r := run(c.now...)
+		r.Compare(before, tolerance, false)
+		for _, row := range r.Comparison.Rows {
+			if slices.Contains([]string{"handshakes/s", "mean latency", "p50"}, row.Figure) && row.Change != c.change {
+				t.Errorf("%s: %+v %+v, want %s", name, row, row.Ratio.Interval, c.change)
+			}
+		}
+		if got := r.Passed(); got.Holds != (c.reason == "NotWorse") || got.Reason != c.reason {
+			t.Errorf("%s: %+v, want %s", name, got, c.reason)
+		}
+		want := map[Change]string{Worse: "worse", Undecided: "undecided", Same: "the same"}[c.change]
+		if page, err := r.HTML(); err != nil || !strings.Contains(page, want+"<") || !strings.Contains(r.Markdown(), want) || !strings.Contains(page, "by more than 5 %") {
+			t.Errorf("%s: the report does not say %q, %v", name, want, err)
+		}
+	}
+}
+
+// What the rows say, the headline and the condition say too.
+func TestAllOfTheReportHasOneTolerance(t *testing.T) {
+	for within, want := range map[float64]string{0.05: "1 better, 0 worse, 0 undecided, 0 not comparable, 4 the same", 0.2: "0 better, 0 worse, 0 undecided, 0 not comparable, 5 the same"} {
+		r := compared(t, 115, 2)
+		r.Compare(compared(t, 100, 2), within, false)
+		if !strings.Contains(r.Headline(), want) {
+			t.Errorf("within %v: %s", within, r.Headline())
 		}
 	}
 }
@@ -724,11 +778,11 @@ func TestOtherMachinesAndQuotasAreNotComparedUnlessForced(t *testing.T) {
 	} {
 		r := compared(t, 100, 2)
 		change(&r.Environment)
-		r.Compare(compared(t, 100, 2), false)
+		r.Compare(compared(t, 100, 2), tolerance, false)
 		if c := r.Comparison; !c.Refused || len(c.Rows) != 0 || !slices.Equal(c.Differences, []string{want}) {
 			t.Errorf("refused %v: %q, want %q", c.Refused, c.Differences, want)
 		}
-		r.Compare(compared(t, 100, 2), true)
+		r.Compare(compared(t, 100, 2), tolerance, true)
 		if c := r.Comparison; c.Refused || len(c.Rows) == 0 || len(c.Differences) != 1 {
 			t.Errorf("forced: refused %v: %q", c.Refused, c.Differences)
 		}
@@ -750,11 +804,11 @@ func TestAnotherLoadIsNotComparedUnlessForced(t *testing.T) {
 		here := usual
 		r.Load, before.Load = &here, &usual
 		change(&r)
-		r.Compare(before, false)
+		r.Compare(before, tolerance, false)
 		if c := r.Comparison; c.Refused != (want != "") || want != "" && !slices.Equal(c.Differences, []string{want}) {
 			t.Errorf("refused %v: %q, want %q", c.Refused, c.Differences, want)
 		}
-		if r.Compare(before, true); r.Comparison.Refused || len(r.Comparison.Rows) == 0 {
+		if r.Compare(before, tolerance, true); r.Comparison.Refused || len(r.Comparison.Rows) == 0 {
 			t.Errorf("forced: %q", r.Comparison.Differences)
 		}
 	}
@@ -766,11 +820,11 @@ func TestMachinesOfOneKindAreNotCounted(t *testing.T) {
 	another := r.Environment.Machines[0]
 	another.Name = "n7"
 	r.Environment.Machines = append(r.Environment.Machines, another)
-	if r.Compare(compared(t, 100, 2), false); r.Comparison.Refused {
+	if r.Compare(compared(t, 100, 2), tolerance, false); r.Comparison.Refused {
 		t.Errorf("two machines of the kind of one: %q", r.Comparison.Differences)
 	}
 	r.Environment.Machines[1].CPUModel = "Xeon"
-	if r.Compare(compared(t, 100, 2), false); !r.Comparison.Refused {
+	if r.Compare(compared(t, 100, 2), tolerance, false); !r.Comparison.Refused {
 		t.Error("machines of two kinds are compared with those of one")
 	}
 }
@@ -778,7 +832,7 @@ func TestMachinesOfOneKindAreNotCounted(t *testing.T) {
 func TestMachinesOfOneKindMayHaveOtherNames(t *testing.T) {
 	r := compared(t, 100, 2)
 	r.Environment.Machines[0].Name, r.Environment.Machines[0].Flags = "n9", []string{"aes", "avx2"}
-	r.Compare(compared(t, 100, 2), false)
+	r.Compare(compared(t, 100, 2), tolerance, false)
 	if r.Comparison.Refused {
 		t.Errorf("%q", r.Comparison.Differences)
 	}
@@ -787,7 +841,7 @@ func TestMachinesOfOneKindMayHaveOtherNames(t *testing.T) {
 func TestImagesThatChangedAreSaid(t *testing.T) {
 	r := compared(t, 100, 2)
 	r.Environment.Images = []Image{{"gateway", "sha256:9"}, {"agent", "sha256:3"}}
-	r.Compare(compared(t, 100, 2), false)
+	r.Compare(compared(t, 100, 2), tolerance, false)
 	want := []ChangedImage{{"gateway", "sha256:1", "sha256:9"}, {"agent", "", "sha256:3"}, {"k6", "sha256:2", ""}}
 	if diff := cmp.Diff(want, r.Comparison.Images); diff != "" || r.Comparison.Refused {
 		t.Errorf("refused %v, %s", r.Comparison.Refused, diff)
@@ -807,7 +861,7 @@ func TestWhatCannotBeCompared(t *testing.T) {
 	} {
 		r, b := compared(t, 100, 2), compared(t, 100, 2)
 		change(&b)
-		r.Compare(b, false)
+		r.Compare(b, tolerance, false)
 		if row := r.Comparison.Rows[0]; row.Change != Incomparable || row.Reason != want {
 			t.Errorf("%+v, want %q", row, want)
 		}
@@ -978,7 +1032,7 @@ func FuzzParse(f *testing.F) {
 			t.Error(err)
 		}
 		_ = r.Markdown()
-		r.Compare(r, true)
+		r.Compare(r, tolerance, true)
 		if parsed, err := threshold.Parse("p99 <= 5ms"); err == nil {
 			r.Evaluate([]threshold.Threshold{parsed})
 		}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -46,7 +47,7 @@ func (r Report) Headline() string {
 			for _, row := range c.Rows {
 				counts[row.Change]++
 			}
-			parts = append(parts, fmt.Sprintf("against %s: %d better, %d worse, %d the same", c.Baseline, counts[Better], counts[Worse], counts[Same]))
+			parts = append(parts, fmt.Sprintf("against %s: %d better, %d worse, %d undecided, %d not comparable, %d the same", c.Baseline, counts[Better], counts[Worse], counts[Undecided], counts[Incomparable], counts[Same]))
 		}
 	}
 	return strings.Join(parts, "; ") + "."
@@ -492,8 +493,16 @@ var method = []string{
 	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",
 }
 
-// comparing says how to read a comparison.
-const comparing = "A figure is better or worse when the interval of its ratio does not hold 1 (Welch's, on logarithms). Of a hundred figures that did not change, about five look as if they did."
+// tolerance in words.
+func (c Comparison) tolerance() string { return fmt.Sprintf("%v %%", math.Round(100*c.Tolerance)) }
+
+// others says why a comparison is refused.
+const others = "The machines, quotas or load are not the same"
+
+// reading says how to read a comparison.
+func (c Comparison) reading() string {
+	return fmt.Sprintf("A figure is better or worse when it is so by more than %s with all of the interval of its ratio (Welch's, on logarithms), undecided when it is worse by more than that but part of the interval is not, and else the same.", c.tolerance())
+}
 
 // beside says how to read a comparison with other servers.
 const beside = "Each has the gateway's certificate, nodes, resources and load, in the same repetitions. A ratio above 1 says that the gateway makes more handshakes. What the pods of other servers use is not observed, nor whether their quotas limited them."
