@@ -157,7 +157,7 @@ func TestResumption(t *testing.T) {
 }
 
 func basicAuth(name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeBasicAuth,
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelTicketStore: v1alpha1.LabelTicketStoreValue}}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: name, corev1.BasicAuthPasswordKey: "of " + name}}
 }
 

@@ -60,7 +60,7 @@ func (n namespace) startStore() store {
 	}}
 	user := func(name string, role embedded.Role) *corev1.Secret {
 		c := credentials.Connection(role, []string{host})
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeBasicAuth,
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelTicketStore: v1alpha1.LabelTicketStoreValue}}, Type: corev1.SecretTypeBasicAuth,
 			StringData: map[string]string{corev1.BasicAuthUsernameKey: c.Username, corev1.BasicAuthPasswordKey: c.Password}}
 	}
 	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "store"}, Data: data}, s.deployment,

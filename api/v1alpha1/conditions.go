@@ -271,6 +271,10 @@ const (
 	// AnnotationRecord on a ConfigMap with the record of a measurement: which one, and
 	// what is to be known of it without reading the record, in JSON.
 	AnnotationRecord = GroupName + "/record"
+	// LabelTicketStore is on a Secret whose password may be sent to the store of a
+	// gateway's tickets, wherever that is.
+	LabelTicketStore      = GroupName + "/ticket-store"
+	LabelTicketStoreValue = "true"
 	// LabelBenchmark on everything that belongs to a QTLSBenchmark: its name.
 	LabelBenchmark = GroupName + "/benchmark"
 	// LabelPeer on the pods of a server that a QTLSBenchmark compares with: its name.

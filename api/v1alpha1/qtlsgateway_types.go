@@ -584,11 +584,14 @@ type ExternalStore struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9:._-]+$`
 	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// credentialsRef names the Secret (type kubernetes.io/basic-auth: username,
-	// password) with which the operator writes.
+	// credentialsRef names the Secret with which the operator writes. Its type is
+	// kubernetes.io/basic-auth (username, password), and it has the label
+	// `qtls.dev/ticket-store: "true"`, by which who may write it allows that
+	// gateways of its namespace send its password to the store that they name.
 	// +required
 	CredentialsRef SecretReference `json:"credentialsRef"`
-	// agentCredentialsRef names the Secret with which the gateway's pods read.
+	// agentCredentialsRef names the Secret with which the gateway's pods read, of
+	// the same type and with the same label.
 	// Its user needs no more than PING, GETRANGE, PTTL and SUBSCRIBE, and to see
 	// no more than the prefix.
 	// +required

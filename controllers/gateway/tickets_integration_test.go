@@ -150,7 +150,7 @@ func externalStore(t *testing.T, c client.Client, namespace string) (*storetest.
 	server := storetest.Start(t)
 	writer, reader := server.Connection(embedded.Operator), server.Connection(embedded.Agent)
 	secret := func(name string, connection ticketstore.Connection) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: corev1.SecretTypeBasicAuth,
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelTicketStore: v1alpha1.LabelTicketStoreValue}}, Type: corev1.SecretTypeBasicAuth,
 			StringData: map[string]string{"username": connection.Username, "password": connection.Password}}
 	}
 	create(t, c, secret("writer", writer), secret("reader", reader),

@@ -21,7 +21,10 @@ type Store struct {
 // what is wrong with it, or with an object that it names; then there is no
 // store, and handshakes do not depend on it.
 func ExternalStore(g *v1alpha1.QTLSGateway, o Objects) (*Store, *Problem) {
-	const field = "spec.sessionResumption.store.external"
+	const (
+		field  = "spec.sessionResumption.store.external"
+		marked = v1alpha1.LabelTicketStore + "=" + v1alpha1.LabelTicketStoreValue
+	)
 	problem := func(format string, args ...any) (*Store, *Problem) {
 		return nil, &Problem{Condition: v1alpha1.ConditionSessionResumption, Reason: v1alpha1.ReasonStoreInvalid,
 			Message: field + fmt.Sprintf(format, args...)}
@@ -61,7 +64,12 @@ func ExternalStore(g *v1alpha1.QTLSGateway, o Objects) (*Store, *Problem) {
 	}{{"credentialsRef", e.CredentialsRef, &s.Operator}, {"agentCredentialsRef", e.AgentCredentialsRef, &s.Agent}} {
 		secret := o.Secrets[who.ref.Name]
 		if secret == nil {
-			return problem(".%s: there is no Secret %q in namespace %q; create it (type kubernetes.io/basic-auth) or name another", who.field, who.ref.Name, g.Namespace)
+			return problem(".%s: there is no Secret %q in namespace %q; create it (type %s, label %s) or name another", who.field, who.ref.Name, g.Namespace, corev1.SecretTypeBasicAuth, marked)
+		}
+		// Its password goes to an address that the gateway's author chose, who
+		// may not be one who may read Secrets.
+		if secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[v1alpha1.LabelTicketStore] != v1alpha1.LabelTicketStoreValue {
+			return problem(".%s: Secret %q does not have type %s and label %s, without which no password is sent to a store; give it both if its password is for this one, or name another", who.field, who.ref.Name, corev1.SecretTypeBasicAuth, marked)
 		}
 		user, password := string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])
 		if password == "" {

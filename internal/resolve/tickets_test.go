@@ -112,7 +112,8 @@ func externalFixture(t *testing.T) *fixture {
 		CredentialsRef: v1alpha1.SecretReference{Name: "writer"}, AgentCredentialsRef: v1alpha1.SecretReference{Name: "reader"},
 	}}
 	basic := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"username": []byte(name), "password": []byte("secret of " + name)}}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"qtls.dev/ticket-store": "true"}},
+			Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte(name), "password": []byte("secret of " + name)}}
 	}
 	f.objects.Secrets["writer"], f.objects.Secrets["reader"] = basic("writer"), basic("reader")
 	f.objects.Secrets["redis-ca"] = &corev1.Secret{Data: map[string][]byte{"ca.crt": f.objects.Secrets["shop-ecdsa-p256"].Data["tls.crt"]}}
@@ -155,8 +156,14 @@ func TestEachFaultOfAnExternalStoreIsNamedWithItsRemedy(t *testing.T) {
 		says  string
 	}{
 		{"no Secret to write with", func(f *fixture) { delete(f.objects.Secrets, "writer") },
-			field + `.credentialsRef: there is no Secret "writer" in namespace "shop"; create it (type kubernetes.io/basic-auth) or name another`},
+			field + `.credentialsRef: there is no Secret "writer" in namespace "shop"; create it (type kubernetes.io/basic-auth, label qtls.dev/ticket-store=true) or name another`},
 		{"no Secret to read with", func(f *fixture) { delete(f.objects.Secrets, "reader") }, field + `.agentCredentialsRef: there is no Secret "reader"`},
+		{"another's password", func(f *fixture) { f.objects.Secrets["writer"].Labels = nil },
+			field + `.credentialsRef: Secret "writer" does not have type kubernetes.io/basic-auth and label qtls.dev/ticket-store=true, without which no password is sent to a store; give it both if its password is for this one, or name another`},
+		{"a mark that takes the permission back", func(f *fixture) { f.objects.Secrets["reader"].Labels["qtls.dev/ticket-store"] = "false" },
+			field + `.agentCredentialsRef: Secret "reader" does not have type kubernetes.io/basic-auth and label qtls.dev/ticket-store=true`},
+		{"a Secret of another type", func(f *fixture) { f.objects.Secrets["reader"].Type = corev1.SecretTypeOpaque },
+			field + `.agentCredentialsRef: Secret "reader" does not have type kubernetes.io/basic-auth and label qtls.dev/ticket-store=true`},
 		{"no password", func(f *fixture) { delete(f.objects.Secrets["reader"].Data, "password") },
 			field + `.agentCredentialsRef: Secret "reader" has no key "password"; put the password there, and the user's name in "username"`},
 		{"no CA", func(f *fixture) { delete(f.objects.Secrets, "redis-ca") },
