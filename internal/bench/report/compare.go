@@ -227,12 +227,18 @@ func changedImages(was, is []Image) []ChangedImage {
 	return changed
 }
 
-const measuredOnce = "one of them was measured once: there is no interval"
+const (
+	measuredOnce = "one of them was measured once: there is no interval"
+	notObserved  = "not observed in both"
+)
 
+// comparePoints has a row for each figure that the baseline has: one that is not there
+// any more may be worse. What only the report has is left out, as the p99 of a gateway
+// that now makes enough handshakes for one.
 func comparePoints(was, is Point, tolerance float64) []Row {
 	var rows []Row
-	refuse := func(figure string) {
-		rows = append(rows, Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Change: Incomparable, Reason: "not valid in both"})
+	refuse := func(figure, reason string) {
+		rows = append(rows, Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Change: Incomparable, Reason: reason})
 	}
 	add := func(figure string, before, now string, ratio stats.Estimate, reason string, moreIsBetter bool) {
 		row := Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Baseline: before, Now: now, Ratio: ratio, Reason: reason}
@@ -250,25 +256,31 @@ func comparePoints(was, is Point, tolerance float64) []Row {
 		ratio, err := stats.Ratio(valuesOf(is, value), valuesOf(was, value))
 		reason := ""
 		if err != nil {
-			ratio, reason = stats.Estimate{}, "not observed in both"
+			ratio, reason = stats.Estimate{}, notObserved
 		}
 		add(figure, withInterval(before, format), withInterval(now, format), ratio, reason, moreIsBetter)
 	}
-	if a, b := was.Capacity, is.Capacity; a != nil && b != nil && !(a.Valid && b.Valid) {
-		refuse("capacity")
-	} else if a != nil && b != nil {
+	if a, b := was.Capacity, is.Capacity; a != nil && (b == nil || !a.Valid || !b.Valid) {
+		refuse("capacity", "not valid in both")
+	} else if a != nil {
 		of("handshakes/s", a.PerSecond, b.PerSecond, a.Phase, b.Phase, func(r Repetition) float64 { return r.PerSecond }, figure3, true)
-		if a.ServerCPU != nil && b.ServerCPU != nil {
+		if a.ServerCPU != nil && b.ServerCPU == nil {
+			refuse("server CPU", notObserved)
+		} else if a.ServerCPU != nil {
 			of("server CPU", *a.ServerCPU, *b.ServerCPU, a.Phase, b.Phase, func(r Repetition) float64 { return r.ServerCPU }, seconds, false)
 		}
 	}
-	if a, b := was.Latency, is.Latency; a != nil && b != nil && !(a.Valid && b.Valid) {
-		refuse("latency")
-	} else if a != nil && b != nil {
+	if a, b := was.Latency, is.Latency; a != nil && (b == nil || !a.Valid || !b.Valid) {
+		refuse("latency", "not valid in both")
+	} else if a != nil {
 		of("mean latency", a.Mean, b.Mean, a.Phase, b.Phase, func(r Repetition) float64 { return r.Mean }, seconds, false)
 		for _, p := range Percentiles {
 			before, now := a.Percentile(p), b.Percentile(p)
-			if !before.Available() || !now.Available() {
+			if !before.Available() {
+				continue
+			}
+			if !now.Available() {
+				refuse(now.Name(), strings.TrimPrefix(now.Unavailable, now.Name()+" "))
 				continue
 			}
 			ratio, reason := percentileRatio(now, before), ""

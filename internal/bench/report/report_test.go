@@ -757,6 +757,48 @@ func TestAFigureThatMayBeWorseIsUndecided(t *testing.T) {
 	}
 }
 
+// A gateway that makes too few handshakes for the percentile that it had is not as good
+// for that, and one that makes enough for another not worse.
+func TestAFigureThatIsNoLongerThereIsIncomparable(t *testing.T) {
+	run := func(times int) Report {
+		var all []Measurement
+		for block := 1; block <= 5; block++ {
+			latency := measured(validity.Latency, block, 50, 1)
+			for range times - 1 { // 1000 more handshakes each
+				latency.Result.Handshakes = append(latency.Result.Handshakes, latency.Result.Handshakes[0])
+			}
+			all = append(all, measured(validity.Capacity, block, 100, 1), latency)
+		}
+		return build(t, all...)
+	}
+	many, few := run(2), run(1)
+	if !many.Points[0].Latency.Percentile(99).Available() || few.Points[0].Latency.Percentile(99).Available() {
+		t.Fatal("want a p99 of 10,000 handshakes, and none of 5000")
+	}
+	with, without := run(1), run(1)
+	without.Points[0].Capacity.ServerCPU = nil
+	noLatency := run(1)
+	noLatency.Points[0].Latency = nil
+	for figure, c := range map[string]struct {
+		before, now Report
+		says        string
+	}{
+		"p99":        {many, few, "needs 10000 samples: there are 5000"},
+		"server CPU": {with, without, notObserved},
+		"latency":    {with, noLatency, "not valid in both"},
+	} {
+		c.now.Compare(c.before, tolerance, false)
+		change, rows := c.now.Comparison.Verdict()
+		if change != Incomparable || len(rows) != 1 || rows[0].Figure != figure || rows[0].Reason != c.says || c.now.Passed().Holds {
+			t.Errorf("%s: %s for %+v", figure, change, rows)
+		}
+		c.before.Compare(c.now, tolerance, false)
+		if change, rows := c.before.Comparison.Verdict(); change != Same || !c.before.Passed().Holds {
+			t.Errorf("%s, the other way round: %s for %+v", figure, change, rows)
+		}
+	}
+}
+
 // What the rows say, the headline and the condition say too.
 func TestAllOfTheReportHasOneTolerance(t *testing.T) {
 	for within, want := range map[float64]string{0.05: "1 better, 0 worse, 0 undecided, 0 not comparable, 4 the same", 0.2: "0 better, 0 worse, 0 undecided, 0 not comparable, 5 the same"} {
