@@ -313,15 +313,16 @@ func judgeReplicas(e Evidence) []Reason {
 	if e.Phase != Capacity {
 		return reasons
 	}
-	if limit := e.limit(); limit != CPUQuota {
-		switch found := Name(e).Bottleneck; found {
-		case limit: // replicas need not be at their quotas
-			return reasons
-		case CPUQuota: // as long as they are, there are too few of them to reach it: the curve has yet to bend
-		default:
-			bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.text())
-			return reasons
-		}
+	switch limit, found := e.limit(), Name(e); {
+	case found.Bottleneck == Memory: // a replica that waits for it may be at its quota all the same
+		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s: %s; raise resources.limits.memory", limit.text(), Memory.text(), found.Evidence[0])
+		return reasons
+	case limit == CPUQuota, found.Bottleneck == CPUQuota: // with another one meant, as long as replicas are at their quotas, there are too few of them to reach it: the curve has yet to bend
+	case found.Bottleneck == limit: // replicas need not be at their quotas
+		return reasons
+	default:
+		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.Bottleneck.text())
+		return reasons
 	}
 	for _, r := range e.Replicas {
 		switch share := r.quotaUse(); {

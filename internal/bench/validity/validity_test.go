@@ -80,6 +80,7 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 				e.Replicas[i].ThrottledPeriods = 10
 			}
 		}, OtherLimit, "the HSM was meant to limit this point, and it was the network"},
+		{"short of memory", capacity, func(e *Evidence) { e.Replicas[1].MemoryStalled = share(0.4) }, OtherLimit, "the replicas' CPU quota was meant to limit this point, and it was the replicas' memory: replica gateway-b waited for memory for 40 % of the time; raise resources.limits.memory"},
 		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
 		{"replica killed", latency, func(e *Evidence) { e.Replicas[0].OOMKills = 1 }, ReplicasDisturbed, "replica gateway-a was killed for lack of memory: raise resources.limits.memory"},
 		{"replica missing", latency, func(e *Evidence) { e.Replicas = e.Replicas[:1] }, ReplicasDisturbed, "1 replicas were observed, want 2"},
@@ -110,13 +111,16 @@ func TestWhatIsSoOfManyReplicasIsSaidOnce(t *testing.T) {
 	}
 	e.WantedReplicas = len(e.Replicas)
 	for i := range e.Replicas[1:] {
-		e.Replicas[1+i].ThrottledPeriods, e.Replicas[1+i].MemoryStalled = 284, share(0.4)
+		e.Replicas[1+i].ThrottledPeriods = 284
 	}
 	e.Replicas[0].Disturbed = true
 	reasons := Judge(e)
 	if len(reasons) != 2 || !strings.HasSuffix(reasons[0].Message, "look at the pod's events") ||
 		!strings.HasPrefix(reasons[1].Message, "replica gateway-b was throttled in 94.67 %") || !strings.HasSuffix(reasons[1].Message, " (98 more replicas too)") {
 		t.Errorf("%q", reasons)
+	}
+	for i := range e.Replicas[1:] {
+		e.Replicas[1+i].MemoryStalled = share(0.4)
 	}
 	if f := Name(e); len(f.Evidence) != 1 || f.Evidence[0] != "replica gateway-b waited for memory for 40 % of the time (98 more replicas too)" {
 		t.Errorf("%q", f.Evidence)
