@@ -227,29 +227,33 @@ func (r *Reconciler) certificatesOf(ctx context.Context, namespace string, l *v1
 
 // applyPeers that are awaited and not there with so many replicas. Those that cannot be
 // made, by a quota, a policy or the API server's rules, are left out: asking again does
-// not help soon.
+// not help soon. What time may solve is waited for as long as for pods that do not run.
 func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) (outcome, error) {
 	o := outcome{recorded: records{}}
 	if s.measured == nil {
 		return o, nil
 	}
+	var waits error
 	awaited := s.plan.Awaited(replicas, s.observed.Records)
 	for i, p := range s.benchmark.Spec.Peers {
 		if !slices.Contains(awaited, p.Name) || asScaled(s.peers[p.Name], replicas) {
 			continue
 		}
 		err := r.applyPeer(ctx, s, i, replicas)
-		why, isProblem := "", false
-		if problem, is := conditions.AsProblem(err); is {
-			why, isProblem = problem.Message, true
-		} else if refused(err) {
-			why, isProblem = fmt.Sprintf("%v; allow it in namespace %q", err, s.benchmark.Namespace), true
-		}
-		if !isProblem {
-			if err != nil {
-				return o, err
-			}
+		problem, isProblem := conditions.AsProblem(err)
+		var why string
+		switch {
+		case err == nil:
 			continue
+		case isProblem && problem.After > 0 && r.Clock.Now().Sub(s.observed.Gateway.Since) < r.Limits.Programmed:
+			waits = err
+			continue
+		case isProblem:
+			why = problem.Message
+		case refused(err):
+			why = fmt.Sprintf("%v; allow it in namespace %q", err, s.benchmark.Namespace)
+		default:
+			return o, err
 		}
 		message := conditions.Shorten(fmt.Sprintf("peer %q cannot be made with %d replicas, so it is left out with as many and more: %s", p.Name, replicas, why), 1500)
 		kept, err := r.leaveOut(ctx, s, p.Name, s.plan.Without(p.Name, replicas, s.observed.Records), message)
@@ -259,7 +263,10 @@ func (r *Reconciler) applyPeers(ctx context.Context, s state, replicas int32) (o
 		maps.Copy(o.recorded, kept.recorded)
 		o.leftOut, o.next = append(o.leftOut, message), soon
 	}
-	return o, nil
+	if len(o.leftOut) > 0 { // which is said first
+		return o, nil
+	}
+	return o, waits
 }
 
 // applyPeer spec.peers[index].

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,6 +27,7 @@ import (
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/conditions"
 )
 
 // withPeer is a run whose gateway makes 20 handshakes a second, and a peer half as
@@ -359,6 +362,62 @@ func TestAPeerThatIsForbiddenIsLeftOutAlone(t *testing.T) {
 	}
 	if there := peersThere(t, r); !slices.Equal(there, []string{"Service scaling-peer-of-p384", "Deployment scaling-peer-of-p384"}) {
 		t.Errorf("%q are there", there)
+	}
+}
+
+// A certificate that is renewed, or an object of the same name that somebody is deleting,
+// may be over in a moment: a peer is left out only when it was waited for.
+func TestAPeerThatCannotBeMadeYetIsWaitedFor(t *testing.T) {
+	const p256 = "scaling-peer-of-p256"
+	for name, c := range map[string]struct {
+		stand func(*Reconciler, state) client.Object // in the way
+		clear func(*Reconciler, client.Object) error
+		says  string
+		other bool // is made
+	}{
+		"its certificate is not there": {func(r *Reconciler, _ state) client.Object {
+			secret := pairIn(t, "bench", "web-p256", "ECDSA-P256")
+			if err := r.Delete(t.Context(), secret.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			return secret
+		}, func(r *Reconciler, o client.Object) error { return r.Create(t.Context(), o) }, `Secret "web-p256"`, false}, // whose listener is the other's, too
+		"its name is taken": {func(r *Reconciler, _ state) client.Object {
+			other := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: p256}}
+			if err := r.Create(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			return other
+		}, func(r *Reconciler, o client.Object) error { return r.Delete(t.Context(), o) }, fmt.Sprintf("Service %q exists", p256), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, over := range []bool{true, false} {
+				r, s := twoPeers(t, interceptor.Funcs{})
+				inTheWay := c.stand(r, s)
+				a := plan.Action{Kind: plan.WaitProgrammed, Measurements: []plan.Measurement{{Replicas: 1}}}
+				done, err := r.act(t.Context(), s, a)
+				if problem, is := conditions.AsProblem(err); !is || problem.After <= 0 || !strings.Contains(problem.Message, c.says) {
+					t.Fatalf("%v, want a problem that says %q", err, c.says)
+				}
+				if len(done.recorded) > 0 || slices.Contains(peersThere(t, r), "Deployment scaling-peer-of-p384") != c.other {
+					t.Errorf("recorded %v; %q are there", done.recorded, peersThere(t, r))
+				}
+				r.Clock = clocktesting.NewFakePassiveClock(noon.Add(r.Limits.Programmed - time.Second))
+				if over {
+					if err := c.clear(r, inTheWay); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					r.Clock = clocktesting.NewFakePassiveClock(noon.Add(r.Limits.Programmed))
+				}
+				if done, err = r.act(t.Context(), s, a); err != nil {
+					t.Fatal(err)
+				}
+				if made := slices.Contains(peersThere(t, r), "Deployment "+p256); made != over || (len(done.leftOut) == 0) != over {
+					t.Errorf("over: %t; made: %t; left out: %q", over, made, done.leftOut)
+				}
+			}
+		})
 	}
 }
 
