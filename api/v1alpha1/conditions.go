@@ -100,13 +100,15 @@ const (
 	ReasonPodsWithKeysOfOwn     = "PodsWithKeysOfTheirOwn"
 
 	// PQCCertificate.
-	ReasonIssued              = "Issued"
-	ReasonIssuing             = "Issuing"
-	ReasonIssuerNotFound      = "IssuerNotFound"
-	ReasonIssuerNotReady      = "IssuerNotReady"
-	ReasonWaitingForApproval  = "WaitingForApproval"
-	ReasonDenied              = "Denied"
-	ReasonRequestFailed       = "RequestFailed"
+	ReasonIssued             = "Issued"
+	ReasonIssuing            = "Issuing"
+	ReasonIssuerNotFound     = "IssuerNotFound"
+	ReasonIssuerNotReady     = "IssuerNotReady"
+	ReasonWaitingForApproval = "WaitingForApproval"
+	ReasonDenied             = "Denied"
+	ReasonRequestFailed      = "RequestFailed"
+	// ReasonAuthorityNotAllowed: the issuer signs no certificate with isCA.
+	ReasonAuthorityNotAllowed = "AuthorityNotAllowed"
 	ReasonSecretNotOwned      = "SecretNotOwned"
 	ReasonCertManagerNotFound = "CertManagerNotFound"
 	// ReasonHSMPoolNotFound and those after it: keyStorage, and issuers' keys.

@@ -76,7 +76,26 @@ type CAIssuer struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	SecretRefs []SecretReference `json:"secretRefs"`
+	// subordinateAuthorities says what becomes of requests for certificates of
+	// authorities (isCA): Allow signs them, Refuse does not. Who has the key of
+	// one may sign certificates for any name, which all who trust this issuer's
+	// authorities take. Default: Allow in a PQCIssuer, whose authorities are the
+	// namespace's own; Refuse in a PQCClusterIssuer, which signs for who may
+	// create requests in any namespace.
+	// +optional
+	SubordinateAuthorities SubordinateAuthorities `json:"subordinateAuthorities,omitempty"`
 }
+
+// SubordinateAuthorities says whether certificates of authorities are signed.
+// +kubebuilder:validation:Enum=Allow;Refuse
+type SubordinateAuthorities string
+
+const (
+	// SubordinatesAllow signs them.
+	SubordinatesAllow SubordinateAuthorities = "Allow"
+	// SubordinatesRefuse signs none.
+	SubordinatesRefuse SubordinateAuthorities = "Refuse"
+)
 
 // SecretReference names a Secret.
 type SecretReference struct {

@@ -450,6 +450,9 @@ var issuerCases = []ruleCase{
 	{"neither", "spec: {}", "set exactly one of selfSigned and ca"},
 	{"both", "spec: {selfSigned: {}, ca: {secretRefs: [{name: a}]}}", "set exactly one of selfSigned and ca"},
 	{"one Secret twice", "spec: {ca: {secretRefs: [{name: a}, {name: a}]}}", "Duplicate value"},
+	{"other authorities allowed", "spec: {ca: {secretRefs: [{name: a}], subordinateAuthorities: Allow}}", ""},
+	{"other authorities refused", "spec: {ca: {secretRefs: [{name: a}], subordinateAuthorities: Refuse}}", ""},
+	{"neither of these", "spec: {ca: {secretRefs: [{name: a}], subordinateAuthorities: Sign}}", `supported values: "Allow", "Refuse"`},
 }
 
 // benchmark is a QTLSBenchmark with fields in place of the usual ones.

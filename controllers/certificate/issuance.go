@@ -132,6 +132,9 @@ func (i *issuance) advance(ctx context.Context, o outcome) (underway int64, err 
 		return 0, conditions.Waiting(10*time.Second, v1alpha1.ReasonCertManagerNotFound,
 			"cert-manager is not installed: the kind CertificateRequest (cert-manager.io/v1) is not there; install cert-manager, and this goes on")
 	}
+	if err := i.authorityRefused(ctx); err != nil { // before a key is made
+		return 0, err
+	}
 	pending, key, err := i.pendingKey(ctx, o)
 	if err != nil {
 		return 0, err
@@ -678,21 +681,49 @@ func (i *issuance) waitForIssuer(ctx context.Context, cr *cmapi.CertificateReque
 	return conditions.Waiting(0, v1alpha1.ReasonIssuing, "%s has not signed CertificateRequest %q yet%s", i.state.Want.issuer(), cr.Name, p.message)
 }
 
-// issuerProblem looks at an issuer of ours. Of others, their message in the
+// issuer that is named, if it is one of ours. Of others, nil, their message in the
 // CertificateRequest says what is wrong.
-func (i *issuance) issuerProblem(ctx context.Context) error {
+func (i *issuance) issuer(ctx context.Context) (client.Object, error) {
 	ref := i.state.Want.Issuer
 	issuer := issuers.New(ref.Kind)
 	if ref.Group != v1alpha1.GroupName || issuer == nil {
-		return nil
+		return nil, nil
 	}
 	key := client.ObjectKey{Name: ref.Name}
 	if ref.Kind == issuers.Kind {
 		key.Namespace = i.certificate.Namespace
 	}
 	if err := i.r.Get(ctx, key, issuer); apierrors.IsNotFound(err) {
-		return conditions.Stalled(v1alpha1.ReasonIssuerNotFound, "issuerRef: %s is not there; create it", i.state.Want.issuer())
+		return nil, conditions.Stalled(v1alpha1.ReasonIssuerNotFound, "issuerRef: %s is not there; create it", i.state.Want.issuer())
 	} else if err != nil {
+		return nil, err
+	}
+	return issuer, nil
+}
+
+// authorityRefused says that the issuer does not sign what is wanted, an authority.
+// Whether it is there is told later.
+func (i *issuance) authorityRefused(ctx context.Context) error {
+	if !i.state.Want.IsCA {
+		return nil
+	}
+	issuer, err := i.issuer(ctx)
+	switch _, missing := conditions.AsProblem(err); {
+	case missing:
+		return nil
+	case err != nil, issuer == nil:
+		return err
+	}
+	if err := issuers.RefusesAuthorities(issuer); err != nil {
+		return conditions.Stalled(v1alpha1.ReasonAuthorityNotAllowed, "issuerRef: %v", err)
+	}
+	return nil
+}
+
+// issuerProblem is what keeps an issuer from signing.
+func (i *issuance) issuerProblem(ctx context.Context) error {
+	issuer, err := i.issuer(ctx)
+	if err != nil || issuer == nil {
 		return err
 	}
 	_, status := issuers.Parts(issuer)

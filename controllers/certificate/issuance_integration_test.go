@@ -24,6 +24,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/issuers"
 	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 	"qtls.dev/qtls/internal/pki"
@@ -225,6 +226,32 @@ func TestAFailedRenewalLeavesTheCertificate(t *testing.T) {
 	}
 	w.pass(web, 2200*time.Hour)
 	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWaitingForApproval) // it has expired
+}
+
+// An authority below the cluster's is not requested before that is allowed.
+func TestAnAuthorityIsNotAllowed(t *testing.T) {
+	w := newWorld(t)
+	root, below := ca("root", "self", "ECDSA-P256"), ca("below", "ca-"+w.namespace, "ECDSA-P256")
+	below.Spec.IssuerRef.Kind = issuers.ClusterKind
+	cluster := &v1alpha1.PQCClusterIssuer{ObjectMeta: metav1.ObjectMeta{Name: below.Spec.IssuerRef.Name}, Spec: caIssuer("", "root-ecdsa-p256").Spec}
+	w.create(selfSigned("self"), root)
+	if err := w.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Delete(context.Background(), cluster) })
+	w.issued(root)
+	w.create(below)
+	want := fmt.Sprintf("issuerRef: PQCClusterIssuer %q signs no certificates of authorities (isCA): its spec.ca.subordinateAuthorities is not set, which stands for Refuse; ", cluster.Name)
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionIssuing} {
+		if c := w.condition(below, kind, metav1.ConditionFalse, v1alpha1.ReasonAuthorityNotAllowed); !strings.Contains(c.Message, want) {
+			t.Errorf("%s: %q, want %q", kind, c.Message, want)
+		}
+	}
+	if names := w.secretNames(); slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "below") }) {
+		t.Errorf("a key was made all the same: Secrets %v", names)
+	}
+	w.change(cluster, func() { cluster.Spec.CA.SubordinateAuthorities = v1alpha1.SubordinatesAllow })
+	w.issued(below)
 }
 
 func TestTheIssuerComesLater(t *testing.T) {

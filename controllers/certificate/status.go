@@ -213,9 +213,10 @@ var severity = map[string]int{
 	v1alpha1.ReasonKeyNotProtected:     10,
 	v1alpha1.ReasonRequestFailed:       failing,
 	v1alpha1.ReasonDenied:              failing + 1,
-	v1alpha1.ReasonCertManagerNotFound: failing + 2,
-	v1alpha1.ReasonSecretNotOwned:      failing + 3,
-	v1alpha1.ReasonSecretInvalid:       failing + 4,
+	v1alpha1.ReasonAuthorityNotAllowed: failing + 2,
+	v1alpha1.ReasonCertManagerNotFound: failing + 3,
+	v1alpha1.ReasonSecretNotOwned:      failing + 4,
+	v1alpha1.ReasonSecretInvalid:       failing + 5,
 }
 
 func reasonOf(err error) string {

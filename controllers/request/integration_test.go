@@ -174,6 +174,30 @@ func TestBothKindsSign(t *testing.T) {
 	}
 }
 
+// Who may create requests in some namespace gets no authority below the cluster's.
+func TestTheClustersAuthoritiesSignNoOthers(t *testing.T) {
+	w := newWorld(t)
+	w.create(selfSigned("self"))
+	w.authority("root", "ECDSA-P256")
+	spec := v1alpha1.IssuerSpec{CA: &v1alpha1.CAIssuer{SecretRefs: []v1alpha1.SecretReference{{Name: "root"}}}}
+	cluster := &v1alpha1.PQCClusterIssuer{ObjectMeta: metav1.ObjectMeta{Name: "ca-" + w.namespace}, Spec: spec}
+	w.create(&v1alpha1.PQCIssuer{ObjectMeta: metav1.ObjectMeta{Name: "ca"}, Spec: spec})
+	w.create(cluster)
+	asked := func(name, kind, issuer, reason, says string) {
+		t.Helper()
+		cr := w.request(name, "ECDSA-P256", kind, issuer, isCA)
+		w.decide(cr, cmapi.CertificateRequestConditionApproved, "")
+		w.ready(cr, reason, says)
+	}
+	asked("namespaces", "PQCIssuer", "ca", cmapi.CertificateRequestReasonIssued, "signed by PQCIssuer")
+	asked("refused", "PQCClusterIssuer", cluster.Name, cmapi.CertificateRequestReasonFailed, "its spec.ca.subordinateAuthorities is not set, which stands for Refuse")
+	cluster.Spec.CA.SubordinateAuthorities = v1alpha1.SubordinatesAllow
+	if err := w.Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	asked("allowed", "PQCClusterIssuer", cluster.Name, cmapi.CertificateRequestReasonIssued, "signed by PQCClusterIssuer")
+}
+
 func TestWhatIsNotOurs(t *testing.T) {
 	w := newWorld(t)
 	w.create(selfSigned("self"))

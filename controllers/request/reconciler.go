@@ -111,6 +111,11 @@ func (r *Reconciler) sign(ctx context.Context, cr *cmapi.CertificateRequest, now
 	} else if err != nil {
 		return nil, err
 	}
+	if order.IsCA {
+		if err := issuers.RefusesAuthorities(issuer); err != nil {
+			return nil, refusedError{err}
+		}
+	}
 	spec, _ := issuers.Parts(issuer)
 	if spec.SelfSigned != nil {
 		return r.selfSign(ctx, cr, order, now)

@@ -50,6 +50,27 @@ func Parts(issuer client.Object) (*v1alpha1.IssuerSpec, *v1alpha1.IssuerStatus) 
 	panic(fmt.Sprintf("%T is not an issuer", issuer))
 }
 
+// RefusesAuthorities says why an issuer signs no certificate of an authority; nil
+// if it does. One that a request's own key signs stands for nobody else's.
+func RefusesAuthorities(issuer client.Object) error {
+	spec, _ := Parts(issuer)
+	if spec.CA == nil {
+		return nil
+	}
+	kind, has, is := Kind, spec.CA.SubordinateAuthorities, string(spec.CA.SubordinateAuthorities)
+	if _, cluster := issuer.(*v1alpha1.PQCClusterIssuer); cluster {
+		kind = ClusterKind
+	}
+	if has == "" && kind == ClusterKind {
+		has, is = v1alpha1.SubordinatesRefuse, "not set, which stands for "+string(v1alpha1.SubordinatesRefuse)
+	}
+	if has != v1alpha1.SubordinatesRefuse {
+		return nil
+	}
+	return fmt.Errorf("%s %q signs no certificates of authorities (isCA): its spec.ca.subordinateAuthorities is %s; name a PQCIssuer with authorities of the namespace's own, or set it to %s",
+		kind, issuer.GetName(), is, v1alpha1.SubordinatesAllow)
+}
+
 // SecretNames are the Secrets that an issuer's spec names.
 func SecretNames(issuer client.Object) []string {
 	spec, _ := Parts(issuer)

@@ -238,3 +238,33 @@ func TestSecretsOfClusterIssuersLieWithTheOperator(t *testing.T) {
 		t.Errorf("a self-signed issuer names %v", names)
 	}
 }
+
+// A namespace's own authorities may have others below them; a cluster's sign for
+// strangers.
+func TestWhoSignsAuthorities(t *testing.T) {
+	spec := func(s v1alpha1.SubordinateAuthorities) v1alpha1.IssuerSpec {
+		return v1alpha1.IssuerSpec{CA: &v1alpha1.CAIssuer{SecretRefs: refs("a"), SubordinateAuthorities: s}}
+	}
+	const remedy = "; name a PQCIssuer with authorities of the namespace's own, or set it to Allow"
+	named := metav1.ObjectMeta{Name: "ca"}
+	for name, c := range map[string]struct {
+		issuer client.Object
+		want   string
+	}{
+		"a namespace's":                    {&v1alpha1.PQCIssuer{ObjectMeta: named, Spec: spec("")}, ""},
+		"a namespace's that allows it":     {&v1alpha1.PQCIssuer{ObjectMeta: named, Spec: spec("Allow")}, ""},
+		"a namespace's that refuses":       {&v1alpha1.PQCIssuer{ObjectMeta: named, Spec: spec("Refuse")}, `PQCIssuer "ca" signs no certificates of authorities (isCA): its spec.ca.subordinateAuthorities is Refuse` + remedy},
+		"the cluster's":                    {&v1alpha1.PQCClusterIssuer{ObjectMeta: named, Spec: spec("")}, `PQCClusterIssuer "ca" signs no certificates of authorities (isCA): its spec.ca.subordinateAuthorities is not set, which stands for Refuse` + remedy},
+		"the cluster's that refuses":       {&v1alpha1.PQCClusterIssuer{ObjectMeta: named, Spec: spec("Refuse")}, `PQCClusterIssuer "ca" signs no certificates of authorities (isCA): its spec.ca.subordinateAuthorities is Refuse` + remedy},
+		"the cluster's that allows it":     {&v1alpha1.PQCClusterIssuer{ObjectMeta: named, Spec: spec("Allow")}, ""},
+		"the cluster's, with no authority": {&v1alpha1.PQCClusterIssuer{ObjectMeta: named, Spec: v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}}}, ""},
+	} {
+		got := ""
+		if err := RefusesAuthorities(c.issuer); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
