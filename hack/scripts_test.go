@@ -1,0 +1,128 @@
+// Package hack tests the scripts of this folder.
+package hack
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+)
+
+// run a script of this folder on a cluster that is not this machine's, with
+// stand-ins for the programs that it calls: kubectl says what it would of the
+// operators that there are, and makes no namespace. What is returned is what was
+// said, how each program was called, and the error that the script ended with.
+func run(t *testing.T, name, operators string, env ...string) (said string, calls []string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	const script = `#!/bin/sh
+printf '%s %s\n' "$(basename "$0")" "$*" >>"$CALLS"
+case "$*" in
+"get deployments "*) printf '%s' "$OPERATORS" ;;
+"create namespace "*) exit 1 ;;
+esac
+`
+	for _, program := range []string{"kubectl", "helm"} {
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "calls")
+	cmd := exec.CommandContext(t.Context(), "./"+name)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "CALLS="+file, "OPERATORS="+operators,
+		"QTLS_CLUSTER=", "IMAGE_REGISTRY=registry.example.com", "PEER_IMAGES=")
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	log, unread := os.ReadFile(file)
+	if unread != nil {
+		t.Fatal(unread)
+	}
+	return string(out), strings.Split(strings.TrimSpace(string(log)), "\n"), err
+}
+
+// changes are the calls that change a cluster.
+func changes(calls []string) []string {
+	return slices.DeleteFunc(calls, func(call string) bool { return strings.HasPrefix(call, "kubectl get ") })
+}
+
+func TestAClusterWithoutQTLSGetsIt(t *testing.T) {
+	const another = " of namespace shop: [\"--serve\"]\nredis-18.1.0 of namespace shop: [\"--redis\"]\n"
+	said, calls, err := run(t, "install", another)
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if got := changes(calls); !slices.ContainsFunc(got, func(call string) bool {
+		return strings.HasPrefix(call, "helm upgrade --install qtls charts/qtls ") && strings.Contains(call, "imageRegistry=registry.example.com")
+	}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// It may be in production, with values that helm would drop.
+func TestAQTLSThatIsThereStaysAsItIs(t *testing.T) {
+	const there = "qtls-0.0.9 of namespace tls: [\"--leader-elect\",\"--peer-images=example.com/a:1,registry.example.com/qtls-nginx:*\"]\n"
+	for _, peers := range []string{"", "registry.example.com/qtls-nginx:*"} {
+		said, calls, err := run(t, "install", there, "PEER_IMAGES="+peers)
+		if err != nil || !strings.Contains(said, "using qtls-0.0.9 of namespace tls, as it is\n") {
+			t.Errorf("peers %q: %v: %s", peers, err, said)
+		}
+		if got := changes(calls); len(got) > 0 {
+			t.Errorf("peers %q: %q", peers, got)
+		}
+	}
+}
+
+func TestAPeersImageHasToBeAllowedByWhoRunsIt(t *testing.T) {
+	for _, args := range []string{`["--leader-elect"]`, `["--peer-images=example.com/a:1"]`} {
+		said, calls, err := run(t, "install", "qtls-0.0.9 of namespace tls: "+args+"\n", "PEER_IMAGES=registry.example.com/qtls-nginx:*")
+		if err == nil || !strings.Contains(said, "benchmarks.peerImages does not have registry.example.com/qtls-nginx:*") {
+			t.Errorf("%s: %v: %s", args, err, said)
+		}
+		if got := changes(calls); len(got) > 0 {
+			t.Errorf("%s: %q", args, got)
+		}
+	}
+}
+
+// What lies in its namespace goes with that.
+func TestABenchmarkLeavesNoPolicyBehind(t *testing.T) {
+	said, calls, err := run(t, "bench", "qtls-0.0.9 of namespace tls: []\n", "BENCH=matrix", "REPLICAS=", "PRESET=")
+	if err == nil {
+		t.Fatalf("without its namespace it did not stop: %s", said)
+	}
+	const remove = "kubectl delete qtlspolicies --selector="
+	i := slices.IndexFunc(calls, func(call string) bool { return strings.HasPrefix(call, remove) })
+	if i < 0 {
+		t.Fatalf("%q", calls)
+	}
+	selector, err := labels.Parse(strings.TrimPrefix(calls[i], remove))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../docs/benchmarks/gateway.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := 0
+	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+		var o metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Kind != "QTLSPolicy" {
+			continue
+		}
+		if policies++; !selector.Matches(labels.Set(o.Labels)) {
+			t.Errorf("%s selects no policy with %v", calls[i], o.Labels)
+		}
+	}
+	if policies == 0 {
+		t.Error("the benchmarks' gateway has no policy of its own")
+	}
+}
