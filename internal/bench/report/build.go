@@ -409,6 +409,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 		for i := range m.Result.Handshakes {
 			all.Add(&m.Result.Handshakes[i])
 		}
+		l.Failed += failed(m)
 		l.Rate += m.Result.PerSecond / float64(len(chosen))
 	}
 	l.Count, l.Min, l.Max = all.Count, all.Handshake.Min(), all.Handshake.Max()
@@ -418,7 +419,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 		}
 	}
 	for _, p := range Percentiles {
-		l.Percentiles = append(l.Percentiles, percentile(all.Handshake, chosen, p))
+		l.Percentiles = append(l.Percentiles, percentile(all.Handshake, l.Failed, chosen, p))
 	}
 	if all.Server.Count() > 0 {
 		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
@@ -430,17 +431,22 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 // percentile of all repetitions together. Handshakes of one repetition are not
 // independent of each other, so the interval is at least that over the repetitions'
 // own percentiles.
-func percentile(all *shard.Histogram, repetitions []Measurement, p float64) stats.Percentile {
-	q := stats.PercentileOf(all, p)
+func percentile(all *shard.Histogram, failures int64, repetitions []Measurement, p float64) stats.Percentile {
+	q := stats.PercentileOf(all, failures, p)
 	var each []float64
 	for _, m := range repetitions {
 		var one shard.Series
 		for i := range m.Result.Handshakes {
 			one.Add(&m.Result.Handshakes[i])
 		}
-		if one.Handshake.Count() > 0 {
-			each = append(each, one.Handshake.Percentile(p).Seconds())
+		if one.Handshake.Count() == 0 {
+			continue
 		}
+		at, ok := stats.Among(one.Handshake.Count(), failed(m), p)
+		if !ok && q.Available() {
+			q = stats.Percentile{P: p, Unavailable: fmt.Sprintf("%s of repetition %d lies among its attempts that failed: %d", q.Name(), m.Block, failed(m))}
+		}
+		each = append(each, one.Handshake.Percentile(at).Seconds())
 	}
 	if !q.Available() {
 		return q
@@ -453,6 +459,15 @@ func percentile(all *shard.Histogram, repetitions []Measurement, p float64) stat
 		q.Low, q.High = min(q.Low, of(i.Low)), max(q.High, of(i.High))
 	}
 	return q
+}
+
+// failed attempts of a measurement.
+func failed(m Measurement) int64 {
+	var n int64
+	for _, count := range m.Result.Failures {
+		n += count
+	}
+	return n
 }
 
 // samples of a mode's valid measurements of capacity.

@@ -256,6 +256,9 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 	case threshold.Min:
 		return l.Min.Seconds(), l.Min.Seconds(), duration(l.Min), ""
 	case threshold.Max:
+		if l.Failed > 0 {
+			return 0, 0, "", fmt.Sprintf("%s of the handshakes, but %d attempts failed, and how long those would have taken is not known", duration(l.Max), l.Failed)
+		}
 		return l.Max.Seconds(), l.Max.Seconds(), duration(l.Max), ""
 	case threshold.Mean:
 		return estimate(l.Mean, seconds)

@@ -298,8 +298,12 @@ type Observed struct {
 // Latency is how long handshakes took below that.
 type Latency struct {
 	Phase
-	Count int64   `json:"count"`
-	Rate  float64 `json:"rate"`
+	// Count of handshakes, and of attempts that failed. These have no time; to
+	// percentiles they took longer than any handshake, and there is no Max with them
+	// that a gate would take.
+	Count  int64   `json:"count"`
+	Failed int64   `json:"failed,omitempty"`
+	Rate   float64 `json:"rate"`
 	// Times are in nanoseconds, the mean in seconds, over repetitions.
 	Min         time.Duration      `json:"min"`
 	Mean        stats.Estimate     `json:"mean"`

@@ -284,6 +284,56 @@ func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {
 	}
 }
 
+// What a stall hides is in no histogram: each attempt that failed would have been a slow
+// one.
+func TestAttemptsThatFailedAreLongerThanAnyHandshake(t *testing.T) {
+	run := func(failures ...int64) Report {
+		var ms []Measurement
+		for block, n := range failures {
+			m := measured(validity.Latency, block+1, 50, 1)
+			h := m.Result.Handshakes[0].Handshake
+			for range 9000 - n { // of 11,000 attempts
+				h.Record(time.Millisecond)
+			}
+			for range 1000 {
+				h.Record(2 * time.Millisecond)
+			}
+			m.Result.Handshakes[0].Count = h.Count()
+			m.Result.Failures = map[shard.Failure]int64{shard.Timeout: n}
+			ms = append(ms, m)
+		}
+		return build(t, ms...)
+	}
+	for name, c := range map[string]struct {
+		r        Report
+		p95, p99 string
+		max      threshold.Verdict
+	}{
+		"none failed":               {run(0, 0), "", "", threshold.Passed},
+		"some failed":               {run(20, 20), "", "", threshold.Unmeasured},
+		"a hundredth failed":        {run(130, 130), "", "p99, or the end of its interval, lies among the attempts that failed: 260 of 22000 did", threshold.Unmeasured},
+		"a hundredth failed of one": {run(10, 130), "", "p99 of repetition 2 lies among its attempts that failed: 130", threshold.Unmeasured},
+	} {
+		l := c.r.Points[0].Latency
+		for p, want := range map[float64]string{95: c.p95, 99: c.p99} {
+			if got := l.Percentile(p); got.Unavailable != want || want == "" && got.Value/time.Millisecond != 2 {
+				t.Errorf("%s: %+v, want unavailable %q", name, got, want)
+			}
+		}
+		parsed, err := threshold.Parse("max <= 1s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.r.Evaluate([]threshold.Threshold{parsed})
+		if got := c.r.Thresholds[0]; got.Verdict != c.max {
+			t.Errorf("%s: %+v, want %s", name, got, c.max)
+		}
+		if x := c.r.row(c.r.Points[0]); (x.Max == none) != (c.max == threshold.Unmeasured) || (x.P[2].Range == "among those that failed") != (c.p99 != "") {
+			t.Errorf("%s: max %s, p99 %+v", name, x.Max, x.P[2])
+		}
+	}
+}
+
 func TestMeasurementsThatDoNotFit(t *testing.T) {
 	other := measured(validity.Capacity, 1, 1, 1)
 	other.Mode = "other"

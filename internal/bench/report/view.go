@@ -356,7 +356,10 @@ func (r Report) row(p Point) row {
 	}
 	if l := p.Latency; l != nil {
 		if l.Count > 0 {
-			x.Min, x.Mean, x.Max = duration(l.Min), estimate(l.Mean, seconds), duration(l.Max)
+			x.Min, x.Mean = duration(l.Min), estimate(l.Mean, seconds)
+			if l.Failed == 0 {
+				x.Max = duration(l.Max)
+			}
 		}
 		if l.Exchange > 0 {
 			x.Exchange = duration(l.Exchange)
@@ -373,8 +376,10 @@ func (r Report) row(p Point) row {
 		if l := p.Latency; l != nil {
 			if q := l.Percentile(p100); q.Available() {
 				c = cell{duration(q.Value), between(q.Low.Seconds(), q.High.Seconds(), seconds)}
+			} else if attempts, need := l.Count+l.Failed, stats.SamplesFor(p100); attempts < need {
+				c.Range = fmt.Sprintf("%s of %s", whole(attempts), whole(need))
 			} else {
-				c.Range = fmt.Sprintf("%s of %s", whole(l.Count), whole(stats.SamplesFor(p100)))
+				c.Range = "among those that failed"
 			}
 		}
 		x.P = append(x.P, c)
@@ -488,7 +493,7 @@ func classes(failures map[string]int64) []string {
 // method says how to read the figures.
 var method = []string{
 	"Intervals are at 95 %. Times, rates and ratios are above 0 and vary by factors, so theirs are Student's t over repetitions on logarithms: as many times above the figure as below it, and very wide of two repetitions. For efficiencies and for ratios to another server it is of pairs within repetitions; for percentiles, the wider of that and of ranks; for the fitted law, of a bootstrap.",
-	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. Where one is missing, the table has how many samples there are of those that it needs.",
+	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. An attempt that failed took longer than any handshake, and where there is one there is no max. Where a percentile is missing, the table has how many samples there are of those that it needs, or that it lies among those that failed.",
 	"Capacity is measured in a closed loop, latency at a fixed rate below it. An invalid point says why; it is no result, and no curve or threshold uses it.",
 	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",
 }

@@ -40,20 +40,38 @@ func SamplesFor(p float64) int64 {
 	return int64(math.Round(Beyond / (1 - p/100)))
 }
 
-// PercentileOf is the p-th percentile. Its interval is that of order statistics,
-// which asks nothing of how the times are distributed: of n independent ones, the
-// number below the true percentile is binomial, here by its normal approximation.
-func PercentileOf(times Times, p float64) Percentile {
+// PercentileOf is the p-th percentile of attempts, of which those that failed have no
+// time: each took longer than any that did not. Its interval is that of order
+// statistics, which asks nothing of how the times are distributed: of n independent
+// ones, the number below the true percentile is binomial, here by its normal
+// approximation.
+func PercentileOf(times Times, failed int64, p float64) Percentile {
 	result := Percentile{P: p}
-	n := times.Count()
+	n := times.Count() + failed
 	if need := SamplesFor(p); n < need {
 		result.Unavailable = fmt.Sprintf("%s needs %d samples: there are %d", result.Name(), need, n)
 		return result
 	}
-	result.Value = times.Percentile(p)
 	half := normalQuantile * math.Sqrt(p/100*(1-p/100)/float64(n)) * 100
-	result.Low, result.High = times.Percentile(max(p-half, 0)), times.Percentile(min(p+half, 100))
+	high, ok := Among(times.Count(), failed, min(p+half, 100))
+	if !ok {
+		result.Unavailable = fmt.Sprintf("%s, or the end of its interval, lies among the attempts that failed: %d of %d did", result.Name(), failed, n)
+		return result
+	}
+	at, _ := Among(times.Count(), failed, p) // below the other
+	low, _ := Among(times.Count(), failed, max(p-half, 0))
+	result.Value, result.Low, result.High = times.Percentile(at), times.Percentile(low), times.Percentile(high)
 	return result
+}
+
+// Among says which percentile of those that succeeded the p-th of all attempts is;
+// false where it is one of those that failed.
+func Among(succeeded, failed int64, p float64) (percentile float64, ok bool) {
+	if failed == 0 {
+		return p, true
+	}
+	percentile = p * float64(succeeded+failed) / float64(succeeded)
+	return percentile, percentile <= 100
 }
 
 // normalQuantile is that of a two-sided interval.

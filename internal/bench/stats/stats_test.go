@@ -199,7 +199,7 @@ func TestPercentilesNeedAHundredSamplesBeyondThem(t *testing.T) {
 		{99.9, 100_000, ""},
 		{99.9, 99_999, "p99.9 needs 100000 samples: there are 99999"},
 	} {
-		p := PercentileOf(c.n, c.p)
+		p := PercentileOf(c.n, 0, c.p)
 		if p.Unavailable != c.unavailable || p.Available() != (p.Value > 0) {
 			t.Errorf("p%v of %d: %+v, want unavailable %q", c.p, c.n, p, c.unavailable)
 		}
@@ -209,8 +209,32 @@ func TestPercentilesNeedAHundredSamplesBeyondThem(t *testing.T) {
 // Of 10,000 samples the number below the true p99 is 9900 with a standard
 // deviation of sqrt(10000 x 0.99 x 0.01) = 9.95.
 func TestIntervalsOfPercentilesAreRanks(t *testing.T) {
-	p := PercentileOf(ranks(10_000), 99)
+	p := PercentileOf(ranks(10_000), 0, 99)
 	if p.Value != 9900*time.Millisecond || p.Low != 9881*time.Millisecond || p.High != 9920*time.Millisecond {
 		t.Errorf("%+v", p)
+	}
+}
+
+// Of 100,000 attempts the 99,900th is the p99.9, whoever failed. Its interval reaches up
+// to 100,000 x (0.999 + 1.96 x sqrt(0.999 x 0.001 / 100,000)), which is the 99,920th.
+func TestAttemptsThatFailedTookLongest(t *testing.T) {
+	for _, c := range []struct {
+		failed      int64
+		p           float64
+		value, high int // in ranks
+		unavailable string
+	}{
+		{0, 99.9, 99_900, 99_920, ""},
+		{80, 99.9, 99_900, 99_920, ""},
+		{81, 99.9, 0, 0, "p99.9, or the end of its interval, lies among the attempts that failed: 81 of 100000 did"},
+		{200, 99.9, 0, 0, "p99.9, or the end of its interval, lies among the attempts that failed: 200 of 100000 did"},
+		{200, 99, 99_000, 99_062, ""},
+		{100_000, 50, 0, 0, "p50, or the end of its interval, lies among the attempts that failed: 100000 of 100000 did"},
+	} {
+		p := PercentileOf(ranks(100_000-c.failed), c.failed, c.p)
+		near := func(d time.Duration, rank int) bool { return (d - time.Duration(rank)*time.Millisecond).Abs() <= time.Millisecond }
+		if p.Unavailable != c.unavailable || !near(p.Value, c.value) || !near(p.High, c.high) {
+			t.Errorf("p%v with %d failed: %+v", c.p, c.failed, p)
+		}
 	}
 }
