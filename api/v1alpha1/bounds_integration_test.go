@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -312,6 +313,52 @@ func TestEveryBound(t *testing.T) {
 		t.Logf("%s: %d bounds broken", kind, w.broken)
 	}
 }
+
+// A reference is asked for by its name: what no object can be called is refused
+// where it is written, rather than by each who looks for it.
+func TestReferencesNameWhatThereCanBe(t *testing.T) {
+	for kind, crd := range crds(t) {
+		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		found := 0
+		for path, name := range names(&spec, "spec") {
+			found++
+			pattern, err := regexp.Compile(name.Pattern)
+			if err != nil {
+				t.Errorf("%s: %s: %v", kind, path, err)
+				continue
+			}
+			for _, no := range []string{"team-a/clients-ca", "a%2fb", "..", "A", "a b", "a,b", "ä", "-a"} {
+				if pattern.MatchString(no) {
+					t.Errorf("%s: %s takes %q, which no object is called", kind, path, no)
+				}
+			}
+			if !pattern.MatchString("ca-1") || strings.Contains(path, "Ref") && !pattern.MatchString("ca-1.example") {
+				t.Errorf("%s: %s does not take what an object may be called", kind, path)
+			}
+		}
+		if found == 0 && kind != "QTLSPolicy" {
+			t.Errorf("%s: no reference was found", kind)
+		}
+	}
+}
+
+// names of the objects that a schema's fields refer to, by their paths.
+func names(s *apiextensionsv1.JSONSchemaProps, path string) map[string]apiextensionsv1.JSONSchemaProps {
+	found := map[string]apiextensionsv1.JSONSchemaProps{}
+	if s.Items != nil && s.Items.Schema != nil {
+		maps.Copy(found, names(s.Items.Schema, path))
+	}
+	for field, property := range s.Properties {
+		if field == "name" && referring.MatchString(path) {
+			found[path+".name"] = property
+		}
+		maps.Copy(found, names(&property, path+"."+field))
+	}
+	return found
+}
+
+// referring are the fields that name other objects.
+var referring = regexp.MustCompile(`\.([a-zA-Z]*Refs?|backends)$`)
 
 type walk struct {
 	kind   string

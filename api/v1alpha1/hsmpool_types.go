@@ -243,18 +243,14 @@ type HSMModuleFiles struct {
 type PersistentVolumeClaimReference struct {
 	// name of the PersistentVolumeClaim.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
 
 // ConfigMapReference names a ConfigMap of the same namespace.
 type ConfigMapReference struct {
 	// name of the ConfigMap.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
 
 // HSMModuleVariable is an environment variable.

@@ -6,6 +6,13 @@ import (
 	"strings"
 )
 
+// ObjectName is a name that objects of Kubernetes have, as DNS has names, in lower
+// case: a reference with another one stands for nothing, and cannot be asked for.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+type ObjectName = string
+
 // CertificateSecretName is the name of the Secret that holds the certificate
 // of one algorithm of a PQCCertificate, such as web-ml-dsa-65 or
 // web-p384-haetae3.

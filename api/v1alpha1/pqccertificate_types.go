@@ -187,9 +187,8 @@ type ExistingKey struct {
 type HSMPoolReference struct {
 	// name of the HSMPool.
 	// +required
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
 
 // IssuerReference names a PQCIssuer, a PQCClusterIssuer, or any other issuer
@@ -200,9 +199,7 @@ type HSMPoolReference struct {
 type IssuerReference struct {
 	// name of the issuer.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 	// kind of the issuer.
 	// +optional
 	// +kubebuilder:default=PQCIssuer

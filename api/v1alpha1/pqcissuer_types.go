@@ -101,9 +101,7 @@ const (
 type SecretReference struct {
 	// name of the Secret.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
 
 // IssuerStatus is what was last observed of an issuer.

@@ -133,9 +133,8 @@ const (
 type BenchmarkGateway struct {
 	// name of the QTLSGateway.
 	// +required
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=48
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 	// use: Copy makes a gateway of the same spec, measures that, and deletes it:
 	// the gateway's pods and its Service are not touched, but what both use is under
 	// load too: nodes, backends, HSMs, a ticket store that is not the gateway's own.
@@ -422,9 +421,7 @@ type BenchmarkBaseline struct {
 	// QTLSBenchmark (`<name>-report`), or a copy of it, which stays when that is
 	// deleted.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 	// force a comparison with a report of other machines, quotas or load, which is
 	// refused otherwise: the difference may be theirs.
 	// +optional

@@ -227,9 +227,7 @@ type CertificateReference struct {
 	Kind CertificateReferenceKind `json:"kind,omitempty"`
 	// name of the object.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
 
 // ClientAuthenticationMode says whether a client must present a certificate.
@@ -286,9 +284,7 @@ type CAReference struct {
 	Kind CAReferenceKind `json:"kind,omitempty"`
 	// name of the object.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 	// key within the object.
 	// +optional
 	// +kubebuilder:default="ca.crt"
@@ -303,12 +299,13 @@ type BackendReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// port of the Service, by number or by name.
 	// +required
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 65535 : self.size() > 0 && self.size() <= 63",message="port: a number from 1 to 65535 or the name of a port of the Service"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 65535 : self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="port: a number from 1 to 65535 or the name of a port of the Service"
 	Port intstr.IntOrString `json:"port"`
 	// weight is the share of connections, relative to the other backends of
 	// the listener, of each of the Service's endpoints. 0 takes none.
@@ -357,9 +354,7 @@ type PolicyReference struct {
 	// name of the QTLSPolicy.
 	// +optional
 	// +kubebuilder:default="hybrid-v1"
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name,omitempty"`
+	Name ObjectName `json:"name,omitempty"`
 	// mode: Prefer chooses the policy's best that the client offers and falls
 	// back to compatible-v1; Require refuses the rest; Observe serves as
 	// compatible-v1 and counts what Require would have refused.

@@ -174,6 +174,7 @@ var ruleCases = map[string][]ruleCase{
 		{"backend ports", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 1}, {name: b, port: 65535}, {name: c, port: http}]}"), ""},
 		{"backend port 0", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 0}]}"), "port: a number from 1 to 65535 or the name of a port"},
 		{"backend port 65536", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: 65536}]}"), "port: a number from 1 to 65535 or the name of a port"},
+		{"backend port of a name that none has", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: a, port: h t}]}"), "port: a number from 1 to 65535 or the name of a port"},
 		{"backend port without a name", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + `, backends: [{name: a, port: ""}]}`), "port: a number from 1 to 65535 or the name of a port"},
 		{"backend verified by a name", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + ", backends: [{name: app, port: 80, tls: {hostname: a.b, caRefs: [{name: c}]}}]}"), ""},
 		{"backend verified by a wildcard", gateway("{name: a, port: 443, protocol: HTTPS, " + certs + `, backends: [{name: app, port: 80, tls: {hostname: "*.b", caRefs: [{name: c}]}}]}`),

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -118,13 +119,17 @@ func (r *Reconciler) fetch(ctx context.Context, g *v1alpha1.QTLSGateway, now tim
 	return in, r.observe(ctx, g, &in)
 }
 
-// getAll reads the named objects; those that do not exist are left out.
+// getAll reads the named objects; those that do not exist are left out, and so are
+// names that nothing can have, which the API does not even let one ask for.
 func getAll[T any, P interface {
 	*T
 	client.Object
 }](ctx context.Context, reader client.Reader, namespace string, names []string) (map[string]*T, error) {
 	out := map[string]*T{}
 	for _, name := range names {
+		if name == "" || len(path.IsValidPathSegmentName(name)) > 0 {
+			continue
+		}
 		object := P(new(T))
 		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
 		switch {

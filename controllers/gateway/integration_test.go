@@ -23,8 +23,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -395,6 +397,48 @@ func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {
 	after, _, err := assignment(t.Context(), c, ns)
 	if err != nil || after.Stable != before.Stable {
 		t.Errorf("without its Secret the gateway is told %+v (%v), want what it was: %+v", after, err, before)
+	}
+}
+
+// Objects that an earlier release let through may name what cannot be asked for.
+func TestANameThatNothingCanHaveIsOfWhatIsNotThere(t *testing.T) {
+	c := testenv.Client(t)
+	ns := testenv.Namespace(t, c)
+	create(t, c, webSecret(t, ns))
+	found, err := getAll[corev1.Secret](t.Context(), c, ns, []string{"", "..", "a%2fb", "team-a/clients-ca", "web-tls"})
+	if err != nil || len(found) != 1 || found["web-tls"] == nil {
+		t.Errorf("%v, %v; want the one that there is", found, err)
+	}
+}
+
+// secretless may read no Secret.
+type secretless struct{ client.Client }
+
+func (r secretless) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, secret := o.(*corev1.Secret); secret {
+		return errors.New("secrets is forbidden")
+	}
+	return r.Client.Get(ctx, key, o, options...)
+}
+
+func TestWhatKeepsAGatewayFromBeingDecidedIsTold(t *testing.T) {
+	c := testenv.Client(t)
+	g := webGateway(testenv.Namespace(t, c))
+	create(t, c, g)
+	meta.SetStatusCondition(&g.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady})
+	g.Status.Pods = "2/2"
+	if err := c.Status().Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: c, APIReader: secretless{c}, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10)}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key(g)}); err == nil {
+		t.Error("it is not tried again")
+	}
+	for _, kind := range []string{v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady} {
+		has(t, c, g, kind, v1alpha1.ReasonNotApplied, "secrets is forbidden")
+	}
+	if g.Status.ObservedGeneration != g.Generation || g.Status.Pods != "2/2" {
+		t.Errorf("status %+v: want this generation's, and the pods that there were", g.Status)
 	}
 }
 

@@ -6,6 +6,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,14 +90,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 
 	now := r.Clock.Now()
-	in, err := r.fetch(ctx, g, now)
+	in, plan, err := r.plan(ctx, g, now)
 	if err != nil {
-		return ctrl.Result{}, err
-	}
-	in.Model, in.Problems = resolve.Resolve(g, in.Objects, now)
-	plan, err := decide(in, now)
-	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, errors.Join(err, r.report(ctx, g, undecided(g, err, now)))
 	}
 	r.Rings.Want(request.NamespacedName, wantedRings(g, plan, in.Resumption))
 	in.Resumption.State = r.Rings.State(request.NamespacedName)
@@ -123,6 +119,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		next = min(next, afterConflict)
 	}
 	return ctrl.Result{RequeueAfter: next}, nil
+}
+
+// plan is what is to be done about a gateway, and what that rests on.
+func (r *Reconciler) plan(ctx context.Context, g *v1alpha1.QTLSGateway, now time.Time) (inputs, plan, error) {
+	in, err := r.fetch(ctx, g, now)
+	if err != nil {
+		return in, plan{}, err
+	}
+	in.Model, in.Problems = resolve.Resolve(g, in.Objects, now)
+	p, err := decide(in, now)
+	return in, p, err
 }
 
 func (r *Reconciler) forget(gateway types.NamespacedName) {

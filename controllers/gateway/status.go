@@ -99,6 +99,18 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 	return status
 }
 
+// undecided says in a status why nothing is done about the gateway. What else was
+// observed of it stays. It is pure.
+func undecided(g *v1alpha1.QTLSGateway, err error, now time.Time) v1alpha1.QTLSGatewayStatus {
+	status := *g.Status.DeepCopy()
+	status.ObservedGeneration = g.Generation
+	for _, kind := range []string{v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady} {
+		conditions.Set(&status.Conditions, kind, metav1.ConditionFalse, v1alpha1.ReasonNotApplied,
+			fmt.Sprintf("nothing new is written for the gateway, and what was is served on: %v", err), g.Generation, now)
+	}
+	return status
+}
+
 // verdictOf joins the problems of one condition: the reason is the first's,
 // those that hold the configuration before those that do not.
 func verdictOf(problems []resolve.Problem, condition string, fine verdict) verdict {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
@@ -302,6 +304,12 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 	if b.Weight != nil {
 		m.Weight = int(*b.Weight)
 	}
+	field := fmt.Sprintf("listeners[%s].backends[%d]", listener, index)
+	if p := unnameable(b); p != "" {
+		r.problem(Problem{Listener: listener, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonInvalid, Holds: true,
+			Message: field + p})
+		return m, false
+	}
 	if b.TLS != nil {
 		host, err := model.ParseHostname(string(b.TLS.Hostname))
 		if err != nil {
@@ -315,7 +323,6 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 		}
 		m.TLS = &model.BackendTLS{Hostname: host, CAs: cas}
 	}
-	field := fmt.Sprintf("listeners[%s].backends[%d]", listener, index)
 	warn := func(reason, format string, args ...any) {
 		r.problem(Problem{Listener: listener, Condition: v1alpha1.ConditionResolvedRefs, Reason: reason, Message: field + ": " + fmt.Sprintf(format, args...)})
 	}
@@ -331,6 +338,19 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 		}
 	}
 	return m, true
+}
+
+// unnameable says what of a backend nothing can be called. The API refuses such
+// names; objects of before it did are there still, and what a configuration names
+// has to stand in one.
+func unnameable(b v1alpha1.BackendReference) string {
+	if len(validation.IsDNS1123Label(b.Name)) > 0 {
+		return fmt.Sprintf(".name: %q is no name of a Service; write letters in lower case, digits and '-'", b.Name)
+	}
+	if b.Port.Type == intstr.String && len(validation.IsDNS1123Label(b.Port.StrVal)) > 0 {
+		return fmt.Sprintf(".port: %q is no name of a Service's port; write letters in lower case, digits and '-', or its number", b.Port.StrVal)
+	}
+	return ""
 }
 
 // GroupName names the endpoints of a backend: `<service>:<port>`.

@@ -233,6 +233,10 @@ func TestEachFaultIsNamedWithItsRemedy(t *testing.T) {
 		{"a backend whose CA does not exist", func(f *fixture) {
 			listener(f).Backends[0].TLS = &v1alpha1.BackendTLS{Hostname: "shop.internal", CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindSecret, Name: "ca", Key: "ca.crt"}}}
 		}, "ResolvedRefs", "AuthorityNotFound", `backends[0].tls.caRefs: there is no Secret "ca"`, true, false},
+		{"a Service of a name that none can have", func(f *fixture) { listener(f).Backends[0].Name = "shop,other" },
+			"Accepted", "Invalid", `listeners[https].backends[0].name: "shop,other" is no name of a Service`, true, false},
+		{"a port of a name that none can have", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromString("ht tp") },
+			"Accepted", "Invalid", `listeners[https].backends[0].port: "ht tp" is no name of a Service's port`, true, false},
 		{"a Service that does not exist", func(f *fixture) { delete(f.objects.Services, "shop") },
 			"ResolvedRefs", "BackendNotFound", `listeners[https].backends[0]: there is no Service "shop"`, false, true},
 		{"a port that the Service does not have", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromInt32(8080) },
