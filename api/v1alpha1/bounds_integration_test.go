@@ -100,7 +100,7 @@ spec:
   versions: [TLS1.2, TLS1.3]
   groups: [X25519MLKEM768, x25519]
   signatureSchemes: [mldsa65, ecdsa_secp256r1_sha256]
-  cipherSuites: [TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
+  cipherSuites: [TLS_AES_256_GCM_SHA384, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]
 `,
 	"PQCCertificate": `
 spec:

@@ -29,6 +29,7 @@ type QTLSPolicy struct {
 // +kubebuilder:validation:XValidation:rule="!('TLS1.2' in self.versions) || self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_'))",message="cipherSuites: version TLS1.2 needs at least one suite whose name starts with TLS_ECDHE_"
 // +kubebuilder:validation:XValidation:rule="'TLS1.2' in self.versions || !self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_'))",message="cipherSuites: a TLS_ECDHE_ suite is of TLS 1.2, which versions does not name"
 // +kubebuilder:validation:XValidation:rule="!('TLS1.2' in self.versions) || self.groups.exists(g, g in ['x25519','x448','secp256r1','secp384r1','secp521r1'])",message="groups: version TLS1.2 has no post-quantum groups; name at least one of x25519, x448, secp256r1, secp384r1, secp521r1"
+// +kubebuilder:validation:XValidation:rule="!('TLS1.2' in self.versions) || self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_ECDSA_')) && self.signatureSchemes.exists(s, s.startsWith('ecdsa_')) || self.cipherSuites.exists(s, s.startsWith('TLS_ECDHE_RSA_')) && self.signatureSchemes.exists(s, s.startsWith('rsa_pss_'))",message="signatureSchemes: version TLS1.2 has no post-quantum ones; name at least one that starts with ecdsa_ beside a suite that starts with TLS_ECDHE_ECDSA_, or one that starts with rsa_pss_ beside a suite that starts with TLS_ECDHE_RSA_"
 type QTLSPolicySpec struct {
 	// description for people who choose a policy.
 	// +optional

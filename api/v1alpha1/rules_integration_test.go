@@ -136,7 +136,7 @@ func named(name, rest string) string {
 const (
 	credentials  = "credentialsRef: {name: writer}, agentCredentialsRef: {name: reader}"
 	twoListeners = "two listeners have the same port and host name"
-	policyBase   = "signatureSchemes: [mldsa65], groups: [X25519MLKEM768, x25519]"
+	policyBase   = "signatureSchemes: [mldsa65, rsa_pss_rsae_sha256], groups: [X25519MLKEM768, x25519]"
 )
 
 var ruleCases = map[string][]ruleCase{
@@ -250,6 +250,13 @@ var ruleCases = map[string][]ruleCase{
 			`spec.signatureSchemes[0]: Unsupported value: "OV_V"`},
 		{"TLS 1.2 with post-quantum groups alone", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [X25519MLKEM768]}",
 			"version TLS1.2 has no post-quantum groups"},
+		{"TLS 1.2 with post-quantum schemes alone", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [mldsa65, rsa3072_mldsa44], groups: [x25519]}",
+			"signatureSchemes: version TLS1.2 has no post-quantum ones"},
+		{"TLS 1.2 with a scheme for other suites", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [ecdsa_secp256r1_sha256], groups: [x25519]}",
+			"or one that starts with rsa_pss_ beside a suite that starts with TLS_ECDHE_RSA_"},
+		{"TLS 1.2 with a suite for other schemes", "spec: {versions: [TLS1.2, TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [rsa_pss_rsae_sha256], groups: [x25519]}",
+			"name at least one that starts with ecdsa_ beside a suite that starts with TLS_ECDHE_ECDSA_"},
+		{"TLS 1.2 with ECDSA", "spec: {versions: [TLS1.2], cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], signatureSchemes: [ecdsa_secp256r1_sha256], groups: [x25519]}", ""},
 		{"a group twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [x25519, X25519MLKEM768, x25519]}", "groups: each once"},
 		{"a scheme twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65, mldsa65], groups: [x25519]}", "signatureSchemes: each once"},
 		{"a suite twice", "spec: {versions: [TLS1.3], cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256], signatureSchemes: [mldsa65], groups: [x25519]}", "cipherSuites: each once"},
