@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // QTLSBenchmark measures the TLS handshakes of a gateway, at several numbers of
@@ -484,6 +485,15 @@ type QTLSBenchmarkStatus struct {
 	// put back even where somebody removes the gateway's annotation.
 	// +optional
 	ReplicasBefore *int32 `json:"replicasBefore,omitempty"`
+	// replicasSet are those that the benchmark gives the gateway, with use InPlace, or
+	// gave it last. Where the gateway's annotation is gone, any other number is
+	// somebody else's and stays.
+	// +optional
+	ReplicasSet *int32 `json:"replicasSet,omitempty"`
+	// gatewayUID is that of the gateway with these replicas: another one of its name
+	// is not the benchmark's to scale.
+	// +optional
+	GatewayUID types.UID `json:"gatewayUID,omitempty"`
 	// completionTime is when the gateway was put back.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`

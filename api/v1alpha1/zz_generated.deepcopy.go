@@ -1776,6 +1776,11 @@ func (in *QTLSBenchmarkStatus) DeepCopyInto(out *QTLSBenchmarkStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.ReplicasSet != nil {
+		in, out := &in.ReplicasSet, &out.ReplicasSet
+		*out = new(int32)
+		**out = **in
+	}
 	if in.CompletionTime != nil {
 		in, out := &in.CompletionTime, &out.CompletionTime
 		*out = (*in).DeepCopy()

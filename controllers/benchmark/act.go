@@ -45,8 +45,8 @@ type outcome struct {
 	leftOut []string
 	// next is after how long something is due that no event tells; 0: nothing.
 	next time.Duration
-	// before are the replicas that the status has to have before they are changed.
-	before *int32
+	// note is what the status has to have before the gateway is scaled.
+	note *note
 	// report that was made; unstored is why no ConfigMap has it, nil where one does.
 	report   *report.Report
 	unstored error
@@ -142,8 +142,8 @@ func (r *Reconciler) scale(ctx context.Context, s state, m plan.Measurement) (ou
 		}
 		return outcome{}, nil
 	}
-	if before := notedBefore(b, s.measured); before != nil {
-		return outcome{before: before}, nil
+	if n := noteFor(b, s.measured, replicas); n != nil {
+		return outcome{note: n}, nil
 	}
 	err := r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { return take(g, b, replicas, now) })
 	if !refused(err) {

@@ -3,7 +3,6 @@ package benchmark
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -68,15 +67,27 @@ func take(g *v1alpha1.QTLSGateway, b *v1alpha1.QTLSBenchmark, replicas int32, no
 	return nil
 }
 
-// notedBefore are the replicas of a gateway that nobody holds yet, where they are
-// not what the status says; nil where it can be scaled.
-func notedBefore(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway) *int32 {
-	h, err := holdOf(g)
-	now, noted := resources.Replicas(g), b.Status.ReplicasBefore
-	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace || h != nil && err == nil || noted != nil && *noted == now {
+// note is what the status has to say of a gateway in place before that is scaled.
+type note struct {
+	gateway     types.UID
+	before, set int32
+}
+
+// noteFor a gateway that is to have so many replicas; nil where the status says so
+// already, and it can be scaled.
+func noteFor(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway, replicas int32) *note {
+	if b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
 		return nil
 	}
-	return &now
+	n := note{gateway: g.UID, before: resources.Replicas(g), set: replicas}
+	if h, err := holdOf(g); err == nil && h != nil {
+		n.before = h.Before
+	}
+	before, set := b.Status.ReplicasBefore, b.Status.ReplicasSet
+	if before != nil && set != nil && n == (note{gateway: b.Status.GatewayUID, before: *before, set: *set}) {
+		return nil
+	}
+	return &n
 }
 
 // heldBy is how a benchmark holds a gateway: what the annotation says or, where that
@@ -85,7 +96,8 @@ func heldBy(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway) *hold {
 	if h, err := holdOf(g); err == nil && h != nil {
 		return h
 	}
-	return &hold{Benchmark: b.Name, UID: b.UID, Before: ptr.Deref(b.Status.ReplicasBefore, resources.Replicas(g)), Set: resources.Replicas(g)}
+	now := resources.Replicas(g)
+	return &hold{Benchmark: b.Name, UID: b.UID, Before: ptr.Deref(b.Status.ReplicasBefore, now), Set: ptr.Deref(b.Status.ReplicasSet, now)}
 }
 
 // giveBack puts replicas back, unless somebody else has changed them: then his
@@ -159,14 +171,15 @@ func unmarked(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway, h *hold) plan.
 		return plan.Gateway{Changed: fmt.Sprintf("QTLSGateway %q: somebody has removed this benchmark's annotation %s, and QTLSBenchmark %q measures it now", g.Name, v1alpha1.AnnotationBenchmark, h.Benchmark)}
 	}
 	o := plan.Gateway{Changed: fmt.Sprintf("QTLSGateway %q: somebody has removed this benchmark's annotation %s", g.Name, v1alpha1.AnnotationBenchmark)}
-	before := b.Status.ReplicasBefore
+	before, set := b.Status.ReplicasBefore, b.Status.ReplicasSet
 	switch {
 	case b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace:
 		o.Held = true // the copy is to be deleted
-	case meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionRestored) || before == nil:
+	case meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionRestored) || before == nil || set == nil:
 	default:
-		// A number that no measurement has is somebody else's.
-		o.Held = resources.Replicas(g) != *before && slices.Contains(b.Spec.Replicas, resources.Replicas(g))
+		// Another gateway is somebody else's, and so is another number.
+		now := resources.Replicas(g)
+		o.Held = g.UID == b.Status.GatewayUID && now == *set && now != *before
 	}
 	return o
 }

@@ -56,7 +56,7 @@ func toStart(t *testing.T, use v1alpha1.BenchmarkUse) *started {
 	b.Status = v1alpha1.QTLSBenchmarkStatus{}
 	b.Spec.Load.Seed = ptr.To[int64](7)
 	b.Spec.Target = v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca", Key: "ca.crt"}}}
-	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
+	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", UID: "9b2e", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
 		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
 	s := &started{t: t, refuse: func(*v1alpha1.QTLSGateway) error { return nil }}
 	// As the API server does, a change of the spec makes another generation.
@@ -134,7 +134,7 @@ func (s *started) ends() v1alpha1.QTLSBenchmarkStatus {
 
 func TestTheStatusSaysHowToPutTheGatewayBackBeforeItIsTouched(t *testing.T) {
 	s := startRun(t)
-	if len(s.patches) != 1 || s.patches[0].ReplicasBefore == nil || *s.patches[0].ReplicasBefore != 3 || s.patches[0].Phase != v1alpha1.BenchmarkPending {
+	if len(s.patches) != 1 || s.patches[0].ReplicasBefore == nil || *s.patches[0].ReplicasBefore != 3 || *s.patches[0].ReplicasSet != *s.gateway().Spec.Replicas || s.patches[0].GatewayUID != "9b2e" || s.patches[0].Phase != v1alpha1.BenchmarkPending {
 		t.Errorf("before it was patched: %+v", s.patches)
 	}
 	if after := s.benchmark().Status; after.Phase != v1alpha1.BenchmarkRunning || after.StartTime == nil {
@@ -144,20 +144,28 @@ func TestTheStatusSaysHowToPutTheGatewayBackBeforeItIsTouched(t *testing.T) {
 
 func TestReplicasThatChangeBeforeTheRunBeginsAreThoseThatArePutBack(t *testing.T) {
 	b := inPlace(v1alpha1.BenchmarkPending)
-	b.Status.ReplicasBefore = ptr.To[int32](3)
+	b.Status.ReplicasBefore, b.Status.ReplicasSet = ptr.To[int32](3), ptr.To[int32](1)
 	g := &v1alpha1.QTLSGateway{Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](5)}}
-	if before := notedBefore(b, g); before == nil || *before != 5 {
-		t.Errorf("%v", before)
+	if n := noteFor(b, g, 1); n == nil || n.before != 5 {
+		t.Errorf("%+v", n)
 	}
 	b.Status.ReplicasBefore = ptr.To[int32](5)
-	if before := notedBefore(b, g); before != nil {
-		t.Errorf("%d, which the status has", *before)
+	if n := noteFor(b, g, 1); n != nil {
+		t.Errorf("%+v, which the status has", n)
+	}
+	// What it is given next is noted too, and what it had before stays.
+	if err := take(g, b, 1, noon); err != nil {
+		t.Fatal(err)
+	}
+	if n := noteFor(b, g, 2); n == nil || *n != (note{before: 5, set: 2}) {
+		t.Errorf("%+v", n)
 	}
 }
 
 // What becomes of a gateway when somebody interferes with how it is held.
 func TestAGatewayIsPutBackWithoutItsAnnotation(t *testing.T) {
 	lose := func(g *v1alpha1.QTLSGateway) { delete(g.Annotations, v1alpha1.AnnotationBenchmark) }
+	const scaled, other = 0, -1 // as the benchmark did, and the other number that it measures
 	for name, c := range map[string]struct {
 		change   func(*v1alpha1.QTLSGateway)
 		replicas int32
@@ -169,13 +177,15 @@ func TestAGatewayIsPutBackWithoutItsAnnotation(t *testing.T) {
 		"it is mangled":                          {func(g *v1alpha1.QTLSGateway) { g.Annotations[v1alpha1.AnnotationBenchmark] = "{" }, 3, "True", v1alpha1.ReasonRestored, "before: 3"},
 		"it is lost, and the replicas are back":  {func(g *v1alpha1.QTLSGateway) { lose(g); g.Spec.Replicas = ptr.To[int32](3) }, 3, "True", v1alpha1.ReasonRestored, "before: 3"},
 		"it is lost, and somebody sets a number": {func(g *v1alpha1.QTLSGateway) { lose(g); g.Spec.Replicas = ptr.To[int32](9) }, 9, "True", v1alpha1.ReasonLeftAsChanged, "has 9 replicas"},
+		"it is lost, and somebody sets a number that is to be measured": {func(g *v1alpha1.QTLSGateway) { lose(g); g.Spec.Replicas = ptr.To(3 - *g.Spec.Replicas) }, other, "True", v1alpha1.ReasonLeftAsChanged, "somebody has changed them"},
+		"another gateway has its name":                                  {func(g *v1alpha1.QTLSGateway) { lose(g); g.UID = "c0de" }, scaled, "True", v1alpha1.ReasonLeftAsChanged, "is another one than was measured"},
 		"another benchmark takes the gateway over": {func(g *v1alpha1.QTLSGateway) {
 			g.Annotations[v1alpha1.AnnotationBenchmark] = `{"benchmark":"other","uid":"beef","before":1,"set":1,"generation":9,"since":"2026-06-01T12:00:00Z"}`
-		}, 0, "False", v1alpha1.ReasonGatewayBusy, `QTLSBenchmark "other" measures QTLSGateway "web", which had 3 replicas before`},
+		}, scaled, "False", v1alpha1.ReasonGatewayBusy, `QTLSBenchmark "other" measures QTLSGateway "web", which had 3 replicas before`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startRun(t)
-			scaled := *s.gateway().Spec.Replicas
+			set := *s.gateway().Spec.Replicas
 			s.somebody(c.change)
 			after := s.ends()
 			if after.Phase != v1alpha1.BenchmarkFailed {
@@ -184,8 +194,11 @@ func TestAGatewayIsPutBackWithoutItsAnnotation(t *testing.T) {
 			wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonGatewayChanged, v1alpha1.AnnotationBenchmark)
 			wantCondition(t, after, v1alpha1.ConditionRestored, c.restored, c.reason, c.says)
 			want := c.replicas
-			if want == 0 {
-				want = scaled // it is the other one's
+			switch want {
+			case scaled:
+				want = set
+			case other:
+				want = 3 - set
 			}
 			if g := s.gateway(); *g.Spec.Replicas != want || strings.Contains(g.Annotations[v1alpha1.AnnotationBenchmark], "scaling") {
 				t.Errorf("%d replicas, %v", *g.Spec.Replicas, g.Annotations)

@@ -95,9 +95,9 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		}
 		return after, nil
 	}
-	if done.before != nil { // what follows is the next step's
-		after.ReplicasBefore = done.before
-		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("QTLSGateway %q has %d replicas, which are put back in the end", b.Spec.GatewayRef.Name, *done.before))
+	if n := done.note; n != nil { // what follows is the next step's
+		after.GatewayUID, after.ReplicasBefore, after.ReplicasSet = n.gateway, &n.before, &n.set
+		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("QTLSGateway %q had %d replicas, which are put back in the end; it is given %d", b.Spec.GatewayRef.Name, n.before, n.set))
 		return after, nil
 	}
 	// Also where the gateway was scaled and that could not be written down.
@@ -248,6 +248,8 @@ func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set fu
 	case h != nil: // it is put back in the next step
 	case after.ReplicasBefore != nil && now == *after.ReplicasBefore:
 		back("QTLSGateway %q has the replicas that it had before: %d", name, now)
+	case after.GatewayUID != "" && g.UID != after.GatewayUID:
+		changed("QTLSGateway %q is another one than was measured: its %d replicas stay", name, now)
 	default:
 		changed("QTLSGateway %q has %d replicas, which are neither the benchmark's nor those that it had before: somebody has changed them, so they stay", name, now)
 	}
