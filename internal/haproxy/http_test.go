@@ -120,6 +120,10 @@ func TestARequestForAnotherListenersNameIsMisdirected(t *testing.T) {
 		{port, "a.example.com", get("[::1]:8443"), 421},
 		{port, "a.example.com", get(""), 421},
 		{port, "a.example.com", get("a.example.com@b.example.com"), 400},
+		{port, "a.example.com", get("b.example.com,a.example.com"), 400},
+		{port, "a.example.com", get("b.example.com:,a.example.com"), 400},
+		{port, "a.example.com", get("b.example.com:443,a.example.com:443"), 400},
+		{port, "a.example.com", "GET http://b.example.com:,a.example.com/ HTTP/1.1\r\nHost: b.example.com:,a.example.com\r\n\r\n", 400},
 		{port, "a.example.com", "GET / HTTP/1.1\r\n\r\n", 400}, // RFC 9112, 3.2
 		{port, "a.example.com", "GET / HTTP/1.0\r\n\r\n", 421},
 		{port, "a.example.com", "GET / HTTP/1.1\r\nHost: a.example.com\r\nHost: b.example.com\r\n\r\n", 400},
@@ -135,11 +139,21 @@ func TestARequestForAnotherListenersNameIsMisdirected(t *testing.T) {
 		{port, "other.test", get("127.0.0.1:8443"), 200},
 		{port, "other.test", "GET / HTTP/1.1\r\n\r\n", 400},
 		{port, "other.test", "GET / HTTP/1.0\r\n\r\n", 200},
+		{port, "other.test", get("[::1]:8443"), 200},
 		{port, "other.test", get("a.example.com"), 421},
+		{port, "other.test", get("a.example.com:"), 421},
+		{port, "other.test", get("a.example.com%2e"), 400},
+		{port, "other.test", get("a.example.com;x"), 400},
+		{port, "other.test", "GET http://a.example.com/ HTTP/1.0\r\n\r\n", 400}, // the target alone says what it is for
+		{port, "other.test", "GET http://a.example.com/ HTTP/1.0\r\nHost: \r\n\r\n", 400},
+		{port, "other.test", "GET http://a.example.com/ HTTP/1.0\r\nHost: other.test\r\n\r\n", 400},
+		{port, "other.test", "GET http://other.test/ HTTP/1.0\r\nHost: other.test\r\n\r\n", 200},
+		{port, "other.test", "CONNECT a.example.com:443 HTTP/1.0\r\n\r\n", 400},
 		{port, "other.test", get("b.example.com"), 421},
 		{port + 1, "a.example.com", get("b.example.com"), 200},
 		{port + 1, "a.example.com", get("example.com"), 421},
 		{port + 2, "a.example.com", get("whatever.test"), 200},
+		{port + 2, "a.example.com", get("whatever.test%2e"), 200},
 	} {
 		response, seen, err := p.raw(tc.port, tc.server, tc.request, nil)
 		if err != nil {
@@ -157,7 +171,7 @@ func TestARequestForAnotherListenersNameIsMisdirected(t *testing.T) {
 	pool.AppendCertsFromPEM(p.roots)
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "a.example.com"}}
 	defer transport.CloseIdleConnections()
-	for authority, want := range map[string]int{"a.example.com": 200, "a.example.com:8443": 200, "b.example.com": 421} {
+	for authority, want := range map[string]int{"a.example.com": 200, "a.example.com:8443": 200, "b.example.com": 421, "b.example.com;a": 400, "b.example.com:443:a.example.com": 400} {
 		request, _ := http.NewRequest("GET", fmt.Sprintf("https://127.0.0.1:%d/", port), nil)
 		request.Host = authority
 		response, err := transport.RoundTrip(request)

@@ -9,14 +9,23 @@ func (r *renderer) authority(l listener, port int32, listeners []listener) {
 		return
 	}
 	r.names(port, listeners)
-	r.line("    http-request set-var(txn.authority) req.hdr(host),host_only,rtrim(.),lower")
+	// What is no name or address, a server may take for another listener's name.
+	// (req.hdr would be what follows the last comma.)
+	r.line("    http-request deny deny_status 400 if { req.hdr(host) -m found } !{ req.fhdr(host) -m reg -i '%s' }", authorityPattern)
+	r.line("    http-request set-var(txn.authority) req.fhdr(host),host_only,rtrim(.),lower")
 	r.lookUp("http-request", "txn.authority", "txn.listener", port, listeners)
 	r.line("    http-request return status 421 content-type text/plain string \"Misdirected Request: this connection was opened for another host name.\\n\" unless { var(txn.listener) -m str %s }", r.label(l.Name))
 }
 
-// host refuses a request that does not say what it is for (RFC 9112, 3.2).
+// authorityPattern is a name or an address, and a port (RFC 9110, 7.2).
+const authorityPattern = `^([a-z0-9._-]+|\[[0-9a-f:.]+\])?(:[0-9]*)?$`
+
+// host refuses a request that does not say what it is for (RFC 9112, 3.2), and
+// one that says so only in its target, where nothing here looks and a server
+// does: HAProxy holds the two to be the same where there are both.
 func (r *renderer) host() {
 	r.line("    http-request deny deny_status 400 if !{ req.hdr(host) -m found } { req.ver -m str 1.1 }")
+	r.line("    http-request deny deny_status 400 if !{ req.hdr(host) -m found } !{ url -m beg / }")
 }
 
 // headers tells the backend who the client is, and lets no client say so
