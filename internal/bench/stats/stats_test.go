@@ -232,7 +232,9 @@ func TestAttemptsThatFailedTookLongest(t *testing.T) {
 		{100_000, 50, 0, 0, "p50, or the end of its interval, lies among the attempts that failed: 100000 of 100000 did"},
 	} {
 		p := PercentileOf(ranks(100_000-c.failed), c.failed, c.p)
-		near := func(d time.Duration, rank int) bool { return (d - time.Duration(rank)*time.Millisecond).Abs() <= time.Millisecond }
+		near := func(d time.Duration, rank int) bool {
+			return (d - time.Duration(rank)*time.Millisecond).Abs() <= time.Millisecond
+		}
 		if p.Unavailable != c.unavailable || !near(p.Value, c.value) || !near(p.High, c.high) {
 			t.Errorf("p%v with %d failed: %+v", c.p, c.failed, p)
 		}
