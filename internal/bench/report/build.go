@@ -43,20 +43,20 @@ var Percentiles = []float64{50, 95, 99, 99.9}
 // and what the report says of it takes little.
 type Builder struct {
 	report Report
-	order  map[string]int // of the modes
+	modes  map[string]int // where each is in the report
 }
 
 // NewBuilder begins a report with a head, which has all that is not measured: the
 // name, the environment, the modes.
 func NewBuilder(head Report) (*Builder, error) {
-	b := &Builder{report: head, order: map[string]int{}}
+	b := &Builder{report: head, modes: map[string]int{}}
 	b.report.Version = Version
 	b.report.Points, b.report.Scaling, b.report.Peers = nil, nil, nil
 	for i, m := range head.Modes {
-		if _, twice := b.order[m.Name]; twice || m.Name == "" {
+		if _, twice := b.modes[m.Name]; twice || m.Name == "" {
 			return nil, fmt.Errorf("mode %q: want names, each once", m.Name)
 		}
-		b.order[m.Name] = i
+		b.modes[m.Name] = i
 	}
 	return b, nil
 }
@@ -68,7 +68,7 @@ func (b *Builder) Add(measurements []Measurement) error {
 	}
 	mode, replicas := measurements[0].Mode, measurements[0].Replicas
 	for _, m := range measurements {
-		if _, known := b.order[m.Mode]; !known {
+		if _, known := b.modes[m.Mode]; !known {
 			return fmt.Errorf("a measurement of mode %q, which the report does not have", m.Mode)
 		}
 		if m.Replicas < 1 || m.Block < 1 {
@@ -87,7 +87,7 @@ func (b *Builder) Add(measurements []Measurement) error {
 	if _, twice := b.report.point(mode, replicas); twice {
 		return fmt.Errorf("mode %s with %d replicas twice: want all measurements of a point at once", mode, replicas)
 	}
-	p, err := buildPoint(mode, replicas, measurements)
+	p, err := buildPoint(b.report.Modes[b.modes[mode]], replicas, measurements)
 	if err != nil {
 		return fmt.Errorf("mode %s with %d replicas: %w", mode, replicas, err)
 	}
@@ -99,7 +99,7 @@ func (b *Builder) Add(measurements []Measurement) error {
 func (b *Builder) Report() Report {
 	r := b.report
 	r.Points = slices.SortedFunc(slices.Values(r.Points), func(p, q Point) int {
-		return cmp.Or(cmp.Compare(b.order[p.Mode], b.order[q.Mode]), cmp.Compare(p.Replicas, q.Replicas))
+		return cmp.Or(cmp.Compare(b.modes[p.Mode], b.modes[q.Mode]), cmp.Compare(p.Replicas, q.Replicas))
 	})
 	for _, m := range r.Modes {
 		if s, ok := buildScaling(r, m.Name); ok {
@@ -137,9 +137,10 @@ func Build(head Report, measurements []Measurement) (Report, error) {
 	return b.Report(), nil
 }
 
-func buildPoint(mode string, replicas int, measurements []Measurement) (Point, error) {
-	p := Point{Mode: mode, Replicas: replicas}
-	var handshakes, resumed, exchanges int64
+func buildPoint(mode Mode, replicas int, measurements []Measurement) (Point, error) {
+	p := Point{Mode: mode.Name, Replicas: replicas}
+	var handshakes, resumed, ofMode, exchanges int64
+	kinds := map[shard.Kind]int64{}
 	var sum, exchanged Bytes
 	for _, m := range measurements {
 		if m.Result == nil {
@@ -148,9 +149,13 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 		for i := range m.Result.Handshakes {
 			h := &m.Result.Handshakes[i]
 			handshakes += h.Count
-			sum.Sent += float64(h.BytesSent)
-			sum.Received += float64(h.BytesReceived)
-			sum.Certificate += float64(h.CertificateBytes)
+			kinds[h.Kind] += h.Count
+			if mode.has(h.Kind) {
+				ofMode += h.Count
+				sum.Sent += float64(h.BytesSent)
+				sum.Received += float64(h.BytesReceived)
+				sum.Certificate += float64(h.CertificateBytes)
+			}
 			exchanges += h.Exchange.Count()
 			exchanged.Sent += float64(h.ExchangeBytesSent)
 			exchanged.Received += float64(h.ExchangeBytesReceived)
@@ -167,8 +172,16 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 	}
 	p.Attempts = handshakes + p.Failed()
 	if handshakes > 0 {
-		n := float64(handshakes)
-		p.Resumption = float64(resumed) / n
+		p.Resumption = float64(resumed) / float64(handshakes)
+	}
+	for kind, n := range kinds {
+		p.Kinds = append(p.Kinds, Kind{kind, n})
+	}
+	slices.SortFunc(p.Kinds, func(a, b Kind) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(describe(a.Kind), describe(b.Kind)))
+	})
+	p.Kinds = p.Kinds[:min(len(p.Kinds), mostKinds)]
+	if n := float64(ofMode); n > 0 {
 		p.Bytes = Bytes{Sent: sum.Sent / n, Received: sum.Received / n, Certificate: sum.Certificate / n}
 	}
 	if exchanges > 0 {
@@ -182,14 +195,14 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 	}
 	p.Valid = true
 	if ms := of(validity.Capacity); len(ms) > 0 {
-		c, err := buildCapacity(ms)
+		c, err := buildCapacity(ms, mode)
 		if err != nil {
 			return Point{}, err
 		}
 		p.Capacity, p.Valid = c, p.Valid && c.Valid
 	}
 	if ms := of(validity.Latency); len(ms) > 0 {
-		l, err := buildLatency(ms)
+		l, err := buildLatency(ms, mode)
 		if err != nil {
 			return Point{}, err
 		}
@@ -212,7 +225,7 @@ func buildPoint(mode string, replicas int, measurements []Measurement) (Point, e
 
 // judge makes the repetitions of a phase, and chooses the measurements that its
 // figures are of.
-func judge(ms []Measurement) (Phase, []Measurement, error) {
+func judge(ms []Measurement, mode Mode) (Phase, []Measurement, error) {
 	var phase Phase
 	var measured, valid []Measurement
 	blocks := map[int]bool{}
@@ -225,7 +238,7 @@ func judge(ms []Measurement) (Phase, []Measurement, error) {
 		if m.Result == nil {
 			r.Missing, r.Reasons = true, []validity.Reason{{Rule: validity.NotMeasured, Message: m.Missing}}
 		} else {
-			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, m.Result.Mean().Seconds(), serverCPU(m)
+			r.PerSecond, r.Mean, r.ServerCPU = m.Result.PerSecond, handshakesOf(m, mode).Handshake.Mean().Seconds(), serverCPU(m)
 			r.Reasons = validity.Judge(m.Evidence)
 			measured = append(measured, m)
 			if r.Valid() {
@@ -258,8 +271,8 @@ func serverCPU(m Measurement) float64 {
 	return total.Seconds() / float64(handshakes)
 }
 
-func buildCapacity(ms []Measurement) (*Capacity, error) {
-	phase, chosen, err := judge(ms)
+func buildCapacity(ms []Measurement, mode Mode) (*Capacity, error) {
+	phase, chosen, err := judge(ms, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -388,8 +401,8 @@ func meanOf(samples []float64) (*stats.Estimate, error) {
 	return &e, err
 }
 
-func buildLatency(ms []Measurement) (*Latency, error) {
-	phase, chosen, err := judge(ms)
+func buildLatency(ms []Measurement, mode Mode) (*Latency, error) {
+	phase, chosen, err := judge(ms, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -402,13 +415,14 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 	}
 	var all shard.Series
 	var means []float64
+	var each []repetition
 	for _, m := range chosen {
-		if m.Result.Count() > 0 {
-			means = append(means, m.Result.Mean().Seconds())
+		one := handshakesOf(m, mode)
+		if one.Count > 0 {
+			means = append(means, one.Handshake.Mean().Seconds())
 		}
-		for i := range m.Result.Handshakes {
-			all.Add(&m.Result.Handshakes[i])
-		}
+		all.Add(&one)
+		each = append(each, repetition{m.Block, one.Handshake, failed(m)})
 		l.Failed += failed(m)
 		l.Rate += m.Result.PerSecond / float64(len(chosen))
 	}
@@ -419,7 +433,7 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 		}
 	}
 	for _, p := range Percentiles {
-		l.Percentiles = append(l.Percentiles, percentile(all.Handshake, l.Failed, chosen, p))
+		l.Percentiles = append(l.Percentiles, percentile(all.Handshake, l.Failed, each, p))
 	}
 	if all.Server.Count() > 0 {
 		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
@@ -428,25 +442,28 @@ func buildLatency(ms []Measurement) (*Latency, error) {
 	return l, nil
 }
 
+// repetition of a latency, with the attempts that failed in it.
+type repetition struct {
+	block  int
+	times  *shard.Histogram
+	failed int64
+}
+
 // percentile of all repetitions together. Handshakes of one repetition are not
 // independent of each other, so the interval is at least that over the repetitions'
 // own percentiles.
-func percentile(all *shard.Histogram, failures int64, repetitions []Measurement, p float64) stats.Percentile {
+func percentile(all *shard.Histogram, failures int64, repetitions []repetition, p float64) stats.Percentile {
 	q := stats.PercentileOf(all, failures, p)
 	var each []float64
-	for _, m := range repetitions {
-		var one shard.Series
-		for i := range m.Result.Handshakes {
-			one.Add(&m.Result.Handshakes[i])
-		}
-		if one.Handshake.Count() == 0 {
+	for _, r := range repetitions {
+		if r.times.Count() == 0 {
 			continue
 		}
-		at, ok := stats.Among(one.Handshake.Count(), failed(m), p)
+		at, ok := stats.Among(r.times.Count(), r.failed, p)
 		if !ok && q.Available() {
-			q = stats.Percentile{P: p, Unavailable: fmt.Sprintf("%s of repetition %d lies among its attempts that failed: %d", q.Name(), m.Block, failed(m))}
+			q = stats.Percentile{P: p, Unavailable: fmt.Sprintf("%s of repetition %d lies among its attempts that failed: %d", q.Name(), r.block, r.failed)}
 		}
-		each = append(each, one.Handshake.Percentile(at).Seconds())
+		each = append(each, r.times.Percentile(at).Seconds())
 	}
 	if !q.Available() {
 		return q
@@ -460,6 +477,14 @@ func percentile(all *shard.Histogram, failures int64, repetitions []Measurement,
 	}
 	return q
 }
+
+// has says whether handshakes of a kind are what the mode measures. One that resumes has
+// some full ones too, of clients that had no ticket yet, which take several times as
+// long: with them its p95 could be theirs.
+func (m Mode) has(k shard.Kind) bool { return k.Resumed == m.Resumed }
+
+// handshakesOf a measurement that the mode measures.
+func handshakesOf(m Measurement, mode Mode) shard.Series { return m.Result.Total(mode.has) }
 
 // failed attempts of a measurement.
 func failed(m Measurement) int64 {

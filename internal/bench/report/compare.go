@@ -105,10 +105,23 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 				c.Rows = append(c.Rows, Row{Mode: p.Mode, Replicas: p.Replicas, Figure: "all", Change: Incomparable, Reason: "the baseline has no such point"})
 				continue
 			}
+			if before, now := mostly(before), mostly(p); before != now && before != "" && now != "" {
+				c.Rows = append(c.Rows, Row{Mode: p.Mode, Replicas: p.Replicas, Figure: "all", Change: Incomparable, Reason: fmt.Sprintf("the baseline's handshakes are of another kind: %s, and now %s", before, now)})
+				continue
+			}
 			c.Rows = append(c.Rows, comparePoints(before, p, tolerance)...)
 		}
 	}
 	r.Comparison = c
+}
+
+// mostly is the kind of a point's handshakes: a fallback to another group may be faster,
+// and is no better gateway. It is empty where a report, an older one too, does not say.
+func mostly(p Point) string {
+	if len(p.Kinds) == 0 {
+		return ""
+	}
+	return describe(p.Kinds[0].Kind)
 }
 
 // appendRow leaves out what was said of the mode before.

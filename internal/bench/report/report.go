@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/stats"
 	"qtls.dev/qtls/internal/bench/validity"
 )
@@ -137,14 +138,60 @@ type Point struct {
 	// Attempts and Failures of both phases, by class, valid or not.
 	Attempts int64            `json:"attempts"`
 	Failures map[string]int64 `json:"failures,omitempty"`
+	// Kinds of handshakes that were made in both phases, the most frequent first.
+	Kinds []Kind `json:"kinds,omitempty"`
 	// Resumption is the share of handshakes that were resumed.
 	Resumption float64 `json:"resumption"`
-	// Bytes of a mean handshake, as on the wire of TLS.
+	// Bytes of a mean handshake of the mode's, full or resumed, as on the wire of TLS.
 	Bytes Bytes `json:"bytes"`
 	// ExchangeBytes are the application data of a mean exchange that followed one; nil
 	// where none did.
 	ExchangeBytes *Bytes   `json:"exchangeBytes,omitempty"`
 	Remarks       []string `json:"remarks,omitempty"`
+}
+
+// Kind of handshakes, and how many there were.
+type Kind struct {
+	shard.Kind
+	Count int64 `json:"count"`
+}
+
+// mostKinds of a point are told: one that has more is no result.
+const mostKinds = 8
+
+// describe a kind.
+func describe(k shard.Kind) string {
+	text := k.Group
+	if k.Version != "" {
+		text = k.Version + ", " + text
+	}
+	if k.SignatureAlgorithm != "" {
+		text += ", " + k.SignatureAlgorithm
+	}
+	if k.Resumed {
+		text += ", resumed"
+	}
+	if k.HelloRetry {
+		text += ", after a HelloRetryRequest"
+	}
+	return text
+}
+
+// kinds of handshakes, in words.
+func (p Point) kinds() string {
+	var total int64
+	for _, k := range p.Kinds {
+		total += k.Count
+	}
+	var all []string
+	for _, k := range p.Kinds {
+		text := describe(k.Kind)
+		if len(p.Kinds) > 1 {
+			text = percent(float64(k.Count)/float64(total)) + " " + text
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, "; ")
 }
 
 // Failed is how many attempts did.
@@ -295,7 +342,8 @@ type Observed struct {
 	GeneratorIdle      *float64 `json:"generatorIdle,omitempty"`
 }
 
-// Latency is how long handshakes took below that.
+// Latency is how long handshakes took below that: in a mode that resumes, those that
+// were.
 type Latency struct {
 	Phase
 	// Count of handshakes, and of attempts that failed. These have no time; to

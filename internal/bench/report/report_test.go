@@ -284,6 +284,57 @@ func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {
 	}
 }
 
+// One in twenty-five had no ticket, and its full handshake took ten times as long.
+func TestALatencyOfAModeThatResumesIsOfResumedHandshakes(t *testing.T) {
+	var ms []Measurement
+	for block := 1; block <= 10; block++ {
+		for _, phase := range []validity.Phase{validity.Capacity, validity.Latency} {
+			m := measured(phase, block, 50, 1)
+			full := measured(phase, block, 50, 10).Result.Handshakes[0]
+			full.Count, full.Handshake, full.BytesReceived = 40, &shard.Histogram{}, 40*19800
+			for range 40 {
+				full.Handshake.Record(10 * time.Millisecond)
+			}
+			m.Result.Handshakes[0].Resumed, m.Result.Handshakes[0].BytesReceived = true, 1000*1400
+			full.SignatureAlgorithm = "mldsa65"
+			m.Result.Handshakes = append(m.Result.Handshakes, full)
+			ms = append(ms, m)
+		}
+	}
+	r, err := Build(Report{Modes: []Mode{{Name: "hybrid", Resumed: true}}}, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := r.Points[0]
+	if l := p.Latency; l.Count != 10_000 || l.Max/time.Millisecond != 1 || l.Percentile(99).Value/time.Millisecond != 1 || math.Abs(l.Mean.Value-0.001) > 1e-5 || math.Abs(l.Repetitions[0].Mean-0.001) > 1e-5 {
+		t.Errorf("%+v", l)
+	}
+	if p.Bytes.Received != 1400 || p.Attempts != 20_800 || math.Abs(p.Resumption-1/1.04) > 1e-9 {
+		t.Errorf("%+v", p)
+	}
+	if want := []Kind{{shard.Kind{Group: "X25519MLKEM768", Resumed: true}, 20_000}, {shard.Kind{Group: "X25519MLKEM768", SignatureAlgorithm: "mldsa65"}, 800}}; !slices.Equal(p.Kinds, want) {
+		t.Errorf("%+v, want %+v", p.Kinds, want)
+	}
+	if text := r.Markdown(); !strings.Contains(text, "negotiated: 96.2 % X25519MLKEM768, resumed; 3.8 % X25519MLKEM768, mldsa65.") {
+		t.Error(text)
+	}
+}
+
+// A gateway that falls back from a hybrid group is faster, and not better.
+func TestHandshakesOfAnotherKindAreIncomparable(t *testing.T) {
+	before, now := compared(t, 100, 2), compared(t, 150, 1)
+	now.Points[0].Kinds = []Kind{{shard.Kind{Group: "x25519"}, 9000}, {shard.Kind{Group: "X25519MLKEM768"}, 1000}}
+	now.Compare(before, tolerance, false)
+	const want = "the baseline's handshakes are of another kind: X25519MLKEM768, and now x25519"
+	if change, rows := now.Comparison.Verdict(); change != Incomparable || len(rows) != 1 || rows[0].Reason != want {
+		t.Errorf("%s for %+v, want %q", change, rows, want)
+	}
+	before.Points[0].Kinds = nil // an older report
+	if now.Compare(before, tolerance, false); len(now.Comparison.Rows) < 3 {
+		t.Errorf("%+v", now.Comparison.Rows)
+	}
+}
+
 // What a stall hides is in no histogram: each attempt that failed would have been a slow
 // one.
 func TestAttemptsThatFailedAreLongerThanAnyHandshake(t *testing.T) {

@@ -232,6 +232,9 @@ func notes(rows []row) []note {
 		for _, remark := range x.Remarks {
 			add(x.Replicas, remark, false)
 		}
+		if x.Kinds != "" {
+			add(x.Replicas, fmt.Sprintf("negotiated: %s.", x.Kinds), false)
+		}
 		if x.Evidence != "" {
 			add(x.Replicas, fmt.Sprintf("limited by %s: %s.", x.Limit, x.Evidence), false)
 		}
@@ -259,6 +262,7 @@ type row struct {
 	Max        string
 	Resumption string
 	Failures   string
+	Kinds      string
 	Memory     cell
 	Balance    string
 	Idle       string
@@ -317,7 +321,7 @@ func (r Report) sections() []section {
 func (r Report) row(p Point) row {
 	x := row{
 		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
-		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks,
+		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks, Kinds: p.kinds(),
 		Sent: byteCount(p.Bytes.Sent), Received: byteCount(p.Bytes.Received), Exchange: none, ExchangeSent: none, ExchangeReceived: none,
 	}
 	if n := p.Failed(); n > 0 {

@@ -122,21 +122,6 @@ func (r Result) Count() int64 {
 	return n
 }
 
-// Mean time of all handshakes, 0 without any.
-func (r Result) Mean() time.Duration {
-	var sum float64
-	var n int64
-	for i := range r.Handshakes {
-		h := r.Handshakes[i].Handshake
-		sum += float64(h.Mean()) * float64(h.Count())
-		n += h.Count()
-	}
-	if n == 0 {
-		return 0
-	}
-	return time.Duration(sum / float64(n))
-}
-
 // Total puts all kinds together that the choice takes: the full handshakes, say.
 // Its kind is the zero value.
 func (r Result) Total(choose func(Kind) bool) Series {
