@@ -149,7 +149,7 @@ func (r *Reconciler) secretsOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, g
 		if err != nil {
 			return nil, err
 		}
-		certificate, err := peer.Choose(mode, served)
+		certificate, err := peer.Choose(mode, listener.Preference, served)
 		if err != nil {
 			return nil, immutablePeer(err)
 		}

@@ -38,15 +38,22 @@ type Certificate struct {
 	Algorithm v1alpha1.KeyAlgorithm
 }
 
-// Choose the certificate for a mode, of those of its listener: the strongest that
-// its clients accept, as the gateway does.
-func Choose(mode v1alpha1.BenchmarkMode, listener []Certificate) (Certificate, error) {
-	best := -1
+// Choose the certificate for a mode, of those of its listener: the strongest that its
+// clients accept, of the family that the listener prefers if they accept any of that, as
+// the gateway does.
+func Choose(mode v1alpha1.BenchmarkMode, preference v1alpha1.CertificatePreference, listener []Certificate) (Certificate, error) {
+	rank := func(k algorithms.KeyAlgorithm) int {
+		if preference == v1alpha1.PreferClassical && k.Family == algorithms.Classical {
+			return len(algorithms.KeyAlgorithms) + algorithms.Strength(k.Name)
+		}
+		return algorithms.Strength(k.Name)
+	}
+	best, highest := -1, -1
 	for i, c := range listener {
 		k, _ := algorithms.LookupKeyAlgorithm(c.Algorithm)
 		accepted := slices.ContainsFunc(k.Schemes, func(s v1alpha1.SignatureScheme) bool { return slices.Contains(mode.SignatureSchemes, s) })
-		if accepted && (best < 0 || algorithms.Strength(c.Algorithm) > algorithms.Strength(listener[best].Algorithm)) {
-			best = i
+		if accepted && rank(k) > highest {
+			best, highest = i, rank(k)
 		}
 	}
 	if best < 0 {

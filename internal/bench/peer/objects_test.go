@@ -23,18 +23,26 @@ var (
 
 func TestAModeIsMeasuredWithTheCertificateThatTheGatewayWouldServe(t *testing.T) {
 	pq, p256, rsa := Certificate{"web-ml-dsa-65", "ML-DSA-65"}, Certificate{"web-ecdsa-p256", "ECDSA-P256"}, Certificate{"web-rsa", "RSA-4096"}
+	either := hybrid
+	either.SignatureSchemes = []v1alpha1.SignatureScheme{"mldsa65", "ecdsa_secp256r1_sha256", "rsa_pss_rsae_sha256"}
+	const classicalFirst = v1alpha1.PreferClassical
 	for name, c := range map[string]struct {
-		mode v1alpha1.BenchmarkMode
-		of   []Certificate
-		want Certificate
-		says string
+		mode       v1alpha1.BenchmarkMode
+		preference v1alpha1.CertificatePreference
+		of         []Certificate
+		want       Certificate
+		says       string
 	}{
-		"post-quantum":       {hybrid, []Certificate{p256, pq, rsa}, pq, ""},
-		"classical":          {classical, []Certificate{pq, rsa}, rsa, ""},
-		"the strongest":      {classical, []Certificate{rsa, p256}, p256, ""},
-		"none that it takes": {hybrid, []Certificate{rsa, p256}, Certificate{}, `mode "hybrid" accepts none`},
+		"post-quantum":                       {hybrid, "", []Certificate{p256, pq, rsa}, pq, ""},
+		"classical":                          {classical, "", []Certificate{pq, rsa}, rsa, ""},
+		"the strongest":                      {classical, "", []Certificate{rsa, p256}, p256, ""},
+		"none that it takes":                 {hybrid, "", []Certificate{rsa, p256}, Certificate{}, `mode "hybrid" accepts none`},
+		"post-quantum of both":               {either, v1alpha1.PreferPostQuantum, []Certificate{rsa, p256, pq}, pq, ""},
+		"classical of both":                  {either, classicalFirst, []Certificate{pq, rsa, p256}, p256, ""},
+		"classical first, and there is none": {either, classicalFirst, []Certificate{pq}, pq, ""},
+		"classical first, and not accepted":  {hybrid, classicalFirst, []Certificate{p256, pq}, pq, ""},
 	} {
-		got, err := Choose(c.mode, c.of)
+		got, err := Choose(c.mode, c.preference, c.of)
 		if got != c.want || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
