@@ -272,12 +272,12 @@ func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 			continue
 		}
 		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
-			version, err := r.claimed(ctx, pool, claim)
+			existing, err := r.claimed(ctx, pool, claim)
 			if err != nil {
 				return err
 			}
-			if version != "" {
-				p.versions[k] = version
+			if existing != nil {
+				p.versions[k] = existing.ResourceVersion
 				continue
 			}
 		}
@@ -300,21 +300,26 @@ func digestOf(o client.Object) (string, error) {
 	return string(sum[:]), nil
 }
 
-// claimed is the version of a volume's claim that the pool has already. It stays
-// as it was made: of members that share it, another may be the first now, and
-// describe it otherwise.
-func (r *Reconciler) claimed(ctx context.Context, pool *v1alpha1.HSMPool, claim *corev1.PersistentVolumeClaim) (string, error) {
+// claimed is the claim of a token's volume that the pool has already; nil if there
+// is none. It stays as it was made: of members that share it, another may be the
+// first now, and describe it otherwise. One that was restored from a backup that
+// knew no owner has the pool's label still, and is the pool's again. Any other is
+// somebody else's: the cache, which has those of pools alone, does not show it.
+func (r *Reconciler) claimed(ctx context.Context, pool *v1alpha1.HSMPool, wanted *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	existing := &corev1.PersistentVolumeClaim{}
-	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", nil
+		return nil, nil
 	case err != nil:
-		return "", fmt.Errorf("PersistentVolumeClaim %s/%s: %w", claim.Namespace, claim.Name, err)
-	case !metav1.IsControlledBy(existing, pool):
-		return "", nil
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s: %w", wanted.Namespace, wanted.Name, err)
+	case metav1.IsControlledBy(existing, pool):
+		return existing, nil
+	case metav1.GetControllerOf(existing) == nil && existing.Labels[v1alpha1.LabelHSMPool] == pool.Name:
+		return existing, r.own(ctx, existing, wanted)
 	}
-	return existing.ResourceVersion, nil
+	return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
+		"PersistentVolumeClaim %q exists in namespace %q and is not this HSMPool's; delete it, or rename the HSMPool", wanted.Name, wanted.Namespace)
 }
 
 // secret of the pool's own; nil if there is none.
@@ -389,14 +394,14 @@ func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha
 	}
 	if secret == nil {
 		if claim := resources.SoftTokenClaim(pool, m); claim != nil {
-			err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
-			if err == nil {
+			existing, err := r.claimed(ctx, pool, claim)
+			if err != nil {
+				return err
+			}
+			if existing != nil {
 				return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing,
 					"Secret %q with the PINs of the token is gone from namespace %q, and its volume is not; restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim %q",
 					name, pool.Namespace, claim.Name)
-			}
-			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("PersistentVolumeClaim %s: %w", claim.Name, err)
 			}
 		}
 		secret = resources.PINSecret(pool, m, map[string][]byte{
@@ -422,14 +427,20 @@ func (r *Reconciler) adopt(ctx context.Context, wanted *corev1.Secret) error {
 	case metav1.GetControllerOf(s) != nil, len(s.Data[resources.KeyUserPIN]) == 0, len(s.Data[resources.KeyOfficerPIN]) == 0:
 		return nil
 	}
-	before := s.DeepCopy()
-	s.OwnerReferences = append(s.OwnerReferences, wanted.OwnerReferences...)
-	if s.Labels == nil {
-		s.Labels = map[string]string{}
-	}
-	maps.Copy(s.Labels, wanted.Labels)
-	if err := r.Patch(ctx, s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("Secret %s/%s: %w", wanted.Namespace, wanted.Name, err)
+	return r.own(ctx, s, wanted)
+}
+
+// own makes what is there, and has no owner, the pool's, with the owner and the
+// labels that are wanted.
+func (r *Reconciler) own(ctx context.Context, o, wanted client.Object) error {
+	before := o.DeepCopyObject().(client.Object)
+	o.SetOwnerReferences(append(o.GetOwnerReferences(), wanted.GetOwnerReferences()...))
+	labels := map[string]string{}
+	maps.Copy(labels, o.GetLabels())
+	maps.Copy(labels, wanted.GetLabels())
+	o.SetLabels(labels)
+	if err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("%s %s/%s: %w", wanted.GetObjectKind().GroupVersionKind().Kind, wanted.GetNamespace(), wanted.GetName(), err)
 	}
 	return nil
 }

@@ -22,11 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -47,7 +49,13 @@ func newWorld(t *testing.T) world {
 	t.Helper()
 	c := testenv.Client(t)
 	w := world{t, c, testenv.Namespace(t, c)}
-	mgr := testenv.Manager(t)
+	ofPools, err := labels.Parse(v1alpha1.LabelHSMPool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr := testenv.Manager(t, func(o *ctrl.Options) { // as the operator has it
+		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.PersistentVolumeClaim{}: {Label: ofPools}}
+	})
 	r := &controller.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
 		Clients: &hsmpool.Clients{}, Interval: 100 * time.Millisecond,
 		Settings: resources.Settings{HSMImage: "hsm:test", ImagePullPolicy: corev1.PullIfNotPresent, OperatorNamespace: "qtls-system"}}
@@ -267,6 +275,61 @@ func TestANameThatSomebodyElseHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+}
+
+// volume is a claim that the test makes, and that a token's has the name of.
+func (w world) volume(name string, labels map[string]string) *corev1.PersistentVolumeClaim {
+	w.Helper()
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+	if err := w.Create(w.Context(), claim); err != nil {
+		w.Fatal(err)
+	}
+	return claim
+}
+
+// pins are a Secret of those of a token, as a backup that knows no owner restores it.
+func (w world) pins(name string) {
+	w.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Data: map[string][]byte{"pin": []byte("user"), "so-pin": []byte("officer")}}
+	if err := w.Create(w.Context(), secret); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// It would be deleted with the pool.
+func TestAVolumeOfSomebodyElse(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before func(world)
+	}{
+		{"of a new token", func(world) {}},
+		{"of a token with PINs", func(w world) { w.pins("dev-soft-hsmd-pin") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			claim := w.volume("dev-soft-hsmd", map[string]string{"app": "theirs"})
+			c.before(w)
+			pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
+			w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonNotApplied,
+				`PersistentVolumeClaim "dev-soft-hsmd" exists in namespace "`+w.namespace+`" and is not this HSMPool's; delete it, or rename the HSMPool`)
+			if err := w.get(claim.Name, claim); err != nil || len(claim.OwnerReferences) > 0 || len(claim.Labels) != 1 {
+				t.Errorf("%v; owners %v, labels %v", err, claim.OwnerReferences, claim.Labels)
+			}
+		})
+	}
+}
+
+func TestAVolumeFromABackup(t *testing.T) {
+	w := newWorld(t)
+	claim := w.volume("dev-soft-hsmd", map[string]string{v1alpha1.LabelHSMPool: "dev"})
+	w.pins("dev-soft-hsmd-pin")
+	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
+	w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+	if err := w.get(claim.Name, claim); err != nil || !metav1.IsControlledBy(claim, pool) || claim.Labels[v1alpha1.LabelManagedBy] != v1alpha1.LabelManagedByValue {
+		t.Errorf("%v; owners %v, labels %v", err, claim.OwnerReferences, claim.Labels)
+	}
 }
 
 // One volume and one pair of PINs for the members that share a token, as long as
