@@ -257,6 +257,10 @@ metrics:
 		}
 	}
 	if n := render(t, "metrics: {service: {enabled: false}}").count("Service"); n != 0 {
+	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+	if len(endpoints) != 1 || endpoints[0].(map[string]any)["honorLabels"] != true {
+		t.Errorf("endpoints %v: the namespace of an object's metric would be the operator's", endpoints)
+	}
 		t.Error("a Service in spite of metrics.service.enabled=false")
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -43,6 +44,7 @@ import (
 	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/metrics"
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resources"
@@ -171,6 +173,10 @@ func run(ctx context.Context, o options) error {
 	}
 	if err := mgr.Add(&policy.Installer{Client: mgr.GetClient()}); err != nil {
 		return fmt.Errorf("shipped policies: %w", err)
+	}
+	objects := &metrics.Objects{Reader: mgr.GetCache(), Elected: mgr.Elected(), Benchmarks: o.k6Image != ""}
+	if err := ctrlmetrics.Registry.Register(objects); err != nil {
+		return fmt.Errorf("metrics of objects: %w", err)
 	}
 	return mgr.Start(ctx)
 }
