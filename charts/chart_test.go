@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -256,12 +257,96 @@ metrics:
 			t.Errorf("%s selects %v, the pods have %v", monitor, selected, labels)
 		}
 	}
-	if n := render(t, "metrics: {service: {enabled: false}}").count("Service"); n != 0 {
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
 	if len(endpoints) != 1 || endpoints[0].(map[string]any)["honorLabels"] != true {
 		t.Errorf("endpoints %v: the namespace of an object's metric would be the operator's", endpoints)
 	}
+	if n := render(t, "metrics: {service: {enabled: false}}").count("Service"); n != 0 {
 		t.Error("a Service in spite of metrics.service.enabled=false")
+	}
+}
+
+// alerts that a PrometheusRule has, by name.
+func alerts(t *testing.T, rule *unstructured.Unstructured) map[string]map[string]any {
+	t.Helper()
+	all := map[string]map[string]any{}
+	groups, _, _ := unstructured.NestedSlice(rule.Object, "spec", "groups")
+	for _, group := range groups {
+		for _, r := range group.(map[string]any)["rules"].([]any) {
+			rule := r.(map[string]any)
+			name := rule["alert"].(string)
+			if all[name] != nil {
+				t.Errorf("there are two alerts %s", name)
+			}
+			all[name] = rule
+		}
+	}
+	return all
+}
+
+// explained are what the pattern's group matches in the page on metrics.
+func explained(t *testing.T, pattern string) []string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "docs", "reference", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(page), -1) {
+		all = append(all, m[1])
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestAlerts(t *testing.T) {
+	if n := render(t, "metrics: {serviceMonitor: {enabled: true}}").count("PrometheusRule"); n != 0 {
+		t.Error("alerts without metrics.prometheusRule.enabled")
+	}
+	rule := get[*unstructured.Unstructured](render(t, "metrics: {prometheusRule: {enabled: true, labels: {release: prometheus}}}"), "PrometheusRule qtls-system/qtls")
+	if rule.GetLabels()["release"] != "prometheus" {
+		t.Errorf("labels %v", rule.GetLabels())
+	}
+	all := alerts(t, rule)
+	if d := cmp.Diff(explained(t, "(?m)^\\| `(QTLS[A-Za-z]+)` \\|"), slices.Sorted(maps.Keys(all))); d != "" {
+		t.Errorf("docs/reference/metrics.md (-) and the alerts (+) differ\n%s", d)
+	}
+	metrics := explained(t, "(?m)^\\| `(qtls_[a-z_]+)` \\|")
+	for name, alert := range all {
+		expression := alert["expr"].(string)
+		for _, metric := range regexp.MustCompile(`\bqtls_[a-z_]+`).FindAllString(expression, -1) {
+			if !slices.Contains(metrics, metric) && metric != "qtls_dev_gateway" {
+				t.Errorf("%s is about %s, which nothing counts", name, metric)
+			}
+		}
+		// What an annotation says of the alert has to be a label that the expression leaves.
+		annotations := alert["annotations"].(map[string]any)
+		for _, field := range []string{"summary", "description"} {
+			text, _ := annotations[field].(string)
+			if text == "" {
+				t.Errorf("%s has no %s", name, field)
+			}
+			for _, m := range regexp.MustCompile(`\$labels\.([a-z_]+)`).FindAllStringSubmatch(text, -1) {
+				if by := regexp.MustCompile(`by \(([a-z_, ]+)\)`).FindStringSubmatch(expression); by == nil || !slices.Contains(strings.Split(by[1], ", "), m[1]) {
+					t.Errorf("%s: %s has the label %s, which its expression does not", name, field, m[1])
+				}
+			}
+		}
+	}
+}
+
+// The operator's lease, by whose name its metric tells who leads.
+func TestTheAlertOnTheLeaderIsAboutTheOperatorsLease(t *testing.T) {
+	r := render(t, "metrics: {prometheusRule: {enabled: true}}")
+	expression := alerts(t, get[*unstructured.Unstructured](r, "PrometheusRule qtls-system/qtls"))["QTLSOperatorDown"]["expr"].(string)
+	var leases []string
+	for _, rule := range get[*rbacv1.Role](r, "Role qtls-system/qtls:leader").Rules {
+		if slices.Contains(rule.Resources, "leases") {
+			leases = append(leases, rule.ResourceNames...)
+		}
+	}
+	if len(leases) != 1 || !strings.Contains(expression, `name="`+leases[0]+`"`) || !strings.Contains(expression, `namespace="qtls-system"`) {
+		t.Errorf("the alert is about %s, the lease is %q", expression, leases)
 	}
 }
 

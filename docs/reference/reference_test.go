@@ -143,7 +143,7 @@ func TestEachMetricIsExplainedOnce(t *testing.T) {
 		}
 	}
 	for metric := range page {
-		if !defined[metric] {
+		if strings.HasPrefix(metric, "qtls_") && !defined[metric] { // alerts are the chart's, and its tests'
 			t.Errorf("metrics.md explains %s, which nothing counts", metric)
 		}
 	}
