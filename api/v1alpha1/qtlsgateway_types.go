@@ -600,6 +600,8 @@ type ExternalStore struct {
 type StoreAddress string
 
 // ServiceSpec shapes the Service in front of a gateway.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'LoadBalancer' || !has(oldSelf.type) || oldSelf.type != 'LoadBalancer' || has(self.loadBalancerClass) == has(oldSelf.loadBalancerClass) && (!has(self.loadBalancerClass) || self.loadBalancerClass == oldSelf.loadBalancerClass)",message="loadBalancerClass: Kubernetes does not change it while the type is LoadBalancer; change the type to ClusterIP before, which takes the load balancer away, or make another gateway"
 type ServiceSpec struct {
 	// type of the Service.
 	// +optional
@@ -615,7 +617,7 @@ type ServiceSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Local
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
-	// loadBalancerClass of a LoadBalancer Service; immutable once set.
+	// loadBalancerClass of a LoadBalancer Service; immutable while it is one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`

@@ -116,6 +116,11 @@ func resuming(fields string) string {
 	return "spec: {sessionResumption: {" + fields + "}, listeners: [" + listener("a", "443") + "]}"
 }
 
+// serviceOf is a QTLSGateway with fields of service.
+func serviceOf(fields string) string {
+	return "spec: {service: {" + fields + "}, listeners: [" + listener("a", "443") + "]}"
+}
+
 // external is a QTLSGateway with a ticket store at addresses.
 func external(addresses string, more ...string) string {
 	return resuming("store: {type: External, external: {" + strings.Join(append([]string{"addresses: [" + addresses + "]", credentials}, more...), ", ") + "}}")
@@ -501,6 +506,14 @@ func scheduleOf(field string) string {
 }
 
 var updates = map[string][]struct{ name, before, after, refused string }{
+	"QTLSGateway": {
+		{"a load balancer of another class", serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), serviceOf("type: LoadBalancer, loadBalancerClass: a/c"), "loadBalancerClass: Kubernetes does not change it"},
+		{"a load balancer of a class by and by", serviceOf("type: LoadBalancer"), serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), "loadBalancerClass: Kubernetes does not change it"},
+		{"a load balancer of a class no more", serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), serviceOf("type: LoadBalancer"), "loadBalancerClass: Kubernetes does not change it"},
+		{"a load balancer of the same class", serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), serviceOf("type: LoadBalancer, loadBalancerClass: a/b, annotations: {a: b}"), ""},
+		{"a load balancer by and by", serviceOf("type: ClusterIP"), serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), ""},
+		{"a load balancer no more", serviceOf("type: LoadBalancer, loadBalancerClass: a/b"), serviceOf("type: NodePort"), ""},
+	},
 	"QTLSBenchmark": {
 		{"unchanged", benchmark("replicas: [1]"), benchmark("replicas: [1]"), ""},
 		{"changed", benchmark("replicas: [1]"), benchmark("replicas: [2]"), "spec: a QTLSBenchmark is immutable but for cancel"},

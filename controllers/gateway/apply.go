@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,7 +25,8 @@ import (
 )
 
 // apply writes the gateway's objects by server-side apply: what an agent needs
-// before what names it.
+// before what names it, and the others whatever becomes of these: a Service that the
+// API server refuses keeps no pods from being scaled.
 func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inputs, p plan, now time.Time) error {
 	agentSecret, err := r.agentSecret(ctx, g, now)
 	if err != nil {
@@ -34,29 +36,53 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 	if resolve.Resumes(g) {
 		secrets = append(secrets, dataplane.TicketsSecretName(g.Name))
 	}
-	objects := []client.Object{resources.ServiceAccount(g), resources.Role(g, secrets), resources.RoleBinding(g)}
+	agents := []client.Object{resources.ServiceAccount(g), resources.Role(g, secrets), resources.RoleBinding(g)}
 	if agentSecret != nil {
-		objects = append(objects, agentSecret)
+		agents = append(agents, agentSecret)
 	}
 	if p.Published() {
 		data, err := p.data(in.Endpoints)
 		if err != nil {
 			return err
 		}
-		objects = append(objects, resources.DataPlane(g, data))
+		agents = append(agents, resources.DataPlane(g, data))
 	}
-	deployment, err := r.deployment(ctx, g, in, p)
-	if err != nil {
-		return err
-	}
-	objects = append(objects, resources.Service(g, p.ports()), resources.PodDisruptionBudget(g), deployment)
-	for _, o := range objects {
+	var failed notApplied
+	for _, o := range agents {
 		if err := r.applyObject(ctx, g, o); err != nil {
-			return err
+			failed = append(failed, err)
+			break
 		}
 	}
-	return nil
+	others := []client.Object{resources.Service(g, p.ports()), resources.PodDisruptionBudget(g)}
+	if deployment, err := r.deployment(ctx, g, in, p); err != nil {
+		failed = append(failed, err)
+	} else {
+		others = append(others, deployment)
+	}
+	for _, o := range others {
+		if err := r.applyObject(ctx, g, o); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return failed
 }
+
+// notApplied is why some objects could not be written, on one line.
+type notApplied []error
+
+func (n notApplied) Error() string {
+	var all []string
+	for _, err := range n {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (n notApplied) Unwrap() []error { return n }
 
 // deployment of the gateway's pods, with the libraries of its HSMPool, or with
 // those that they have where they keep them.

@@ -363,6 +363,18 @@ func TestWhatBelongsToSomebodyElseIsLeftAlone(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || theirs.Spec.Ports[0].Port != 1 || len(theirs.OwnerReferences) > 0 {
 		t.Errorf("their Service was changed: %+v (%v)", theirs.Spec, err)
 	}
+	// It keeps nothing else from being written.
+	change(t, c, g, func() { g.Spec.Replicas = ptr.To[int32](5) })
+	testenv.Eventually(t, func(ctx context.Context) error {
+		d := &appsv1.Deployment{}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(theirs), d); err != nil {
+			return err
+		}
+		if *d.Spec.Replicas != 5 {
+			return fmt.Errorf("%d replicas, want 5", *d.Spec.Replicas)
+		}
+		return c.Get(ctx, client.ObjectKeyFromObject(theirs), &policyv1.PodDisruptionBudget{})
+	})
 	if err := c.Delete(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
