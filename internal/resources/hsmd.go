@@ -264,6 +264,8 @@ func HSMPodDisruptionBudget(pool *v1alpha1.HSMPool) *policyv1.PodDisruptionBudge
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 			Selector:       &metav1.LabelSelector{MatchLabels: hsmdPoolSelector(pool.Name)},
+			// A pod that is not ready takes no new clients: it holds up no drain of a node.
+			UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
 		},
 	}
 }

@@ -173,6 +173,8 @@ func RedisPodDisruptionBudget(g *v1alpha1.QTLSGateway) *policyv1.PodDisruptionBu
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 			Selector:       &metav1.LabelSelector{MatchLabels: RedisSelector(g.Name)},
+			// A pod that is not ready takes no new clients: it holds up no drain of a node.
+			UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
 		},
 	}
 }

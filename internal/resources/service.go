@@ -9,6 +9,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 )
@@ -66,6 +67,8 @@ func PodDisruptionBudget(g *v1alpha1.QTLSGateway) *policyv1.PodDisruptionBudget 
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &max,
 			Selector:       &metav1.LabelSelector{MatchLabels: Selector(g.Name)},
+			// A pod that is not ready takes no new clients: it holds up no drain of a node.
+			UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
 		},
 	}
 }
