@@ -485,6 +485,63 @@ func TestProgrammedSaysWhatIsBetween(t *testing.T) {
 	}
 }
 
+// An operator that has just started, or just become the leader, has asked no agent
+// yet: of a gateway that is as it was it says what was said.
+func TestAnOperatorThatHasAskedNobodyYetSaysWhatWasSaid(t *testing.T) {
+	in := sound()
+	p := publish(t, &in)
+	runs, secret := &dataplane.Status{Running: p.Assignment.Stable}, "web-ecdsa-p256"
+	refuses := &dataplane.Status{Running: p.Assignment.Stable, Certificates: []dataplane.CertificateStatus{{Secret: secret, Error: "the key does not match"}}}
+	missing := []resolve.Problem{{Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateNotFound, Holds: true}}
+	unheard := func(in *inputs, i int) {
+		in.Observed[i].Status, in.Unknown[in.Pods[i].Name] = nil, observe.ErrNotYet
+	}
+	for _, tc := range []struct {
+		name     string
+		a, b     *dataplane.Status // of the pods, before
+		problems []resolve.Problem
+		now      func(*inputs)
+		reason   string
+		pods     string
+	}{
+		{"all served it", runs, runs, nil, func(in *inputs) { unheard(in, 0); unheard(in, 1) }, v1alpha1.ReasonProgrammed, "2/2"},
+		{"and one has answered", runs, runs, nil, func(in *inputs) { unheard(in, 1) }, v1alpha1.ReasonProgrammed, "2/2"},
+		{"one refused a certificate", runs, refuses, nil, func(in *inputs) { unheard(in, 0); unheard(in, 1) }, v1alpha1.ReasonCertificateRejected, "2/2"},
+		{"one did not answer", runs, nil, nil, func(in *inputs) { unheard(in, 0); unheard(in, 1) }, v1alpha1.ReasonAgentUnreachable, "1/2"},
+		{"a problem held it", runs, runs, missing, func(in *inputs) { unheard(in, 0); unheard(in, 1) }, v1alpha1.ReasonPending, "2/2"},
+		{"one has gone since", runs, runs, nil, func(in *inputs) {
+			unheard(in, 0)
+			in.Pods, in.Observed = in.Pods[:1], in.Observed[:1]
+		}, v1alpha1.ReasonProgrammed, "1/2"},
+		{"one answers that it is behind", runs, runs, nil, func(in *inputs) {
+			unheard(in, 0)
+			in.Observed[1].Status = &dataplane.Status{Running: dataplane.Target{Revision: "old", Generation: 1}}
+		}, v1alpha1.ReasonProgressing, "1/2"},
+		{"the spec has changed", runs, runs, nil, func(in *inputs) {
+			unheard(in, 0)
+			unheard(in, 1)
+			in.Gateway.Generation = 4
+		}, v1alpha1.ReasonProgressing, "0/2"},
+		{"none was ready", nil, nil, nil, func(in *inputs) { unheard(in, 0); unheard(in, 1) }, v1alpha1.ReasonProgressing, "0/2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := in
+			in.Gateway, in.Problems = in.Gateway.DeepCopy(), tc.problems
+			in.Pods, in.Observed, in.Unknown = nil, nil, map[string]error{}
+			nobody := tc.a == nil && tc.b == nil
+			in.add("a", !nobody, tc.a)
+			in.add("b", !nobody, tc.b)
+			in.Gateway.Status = summarise(in, mustDecide(t, in), nil, now)
+			in.Observed[0].Ready, in.Observed[1].Ready = true, true
+			tc.now(&in)
+			status := summarise(in, mustDecide(t, in), nil, now)
+			if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProgrammed); c.Reason != tc.reason || status.Pods != tc.pods {
+				t.Errorf("%s pods, Programmed %s %q; want %s, %s", status.Pods, c.Reason, c.Message, tc.pods, tc.reason)
+			}
+		})
+	}
+}
+
 func TestATransitionTimeMovesOnlyWithTheStatus(t *testing.T) {
 	in := sound()
 	p := publish(t, &in)

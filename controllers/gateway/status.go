@@ -50,6 +50,7 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 		Policy:             fmt.Sprintf("%s (%s)", g.Spec.PolicyRef.Name, g.Spec.PolicyRef.Mode),
 		Addresses:          addresses(in.Service),
 	}
+	unheard := int32(0) // pods whose agents have had no time to answer
 	for _, pod := range in.Observed {
 		if pod.Terminating {
 			continue
@@ -59,7 +60,12 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 			status.ReadyReplicas++
 		} else if pod.Ready && p.Held && pod.Status != nil {
 			status.ReadyReplicas++ // it serves the last good configuration
+		} else if pod.Ready && errors.Is(in.Unknown[pod.Name], observe.ErrNotYet) {
+			unheard++
 		}
+	}
+	if asBefore(in, p) {
+		status.ReadyReplicas += min(unheard, max(g.Status.ReadyReplicas-status.ReadyReplicas, 0))
 	}
 	status.Pods = fmt.Sprintf("%d/%d", status.ReadyReplicas, resources.Replicas(g))
 	status.Certificates = served(in, p)
@@ -179,14 +185,14 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 	}
 
 	ready := 0
-	var behind, unknown, refused []string
+	var behind, unknown, unheard, refused []string
 	for _, pod := range in.Observed {
 		if !pod.Ready || pod.Terminating {
 			continue
 		}
 		ready++
 		if errors.Is(in.Unknown[pod.Name], observe.ErrNotYet) {
-			behind = append(behind, fmt.Sprintf("pod %s: %v", pod.Name, in.Unknown[pod.Name]))
+			unheard = append(unheard, fmt.Sprintf("pod %s: %v", pod.Name, in.Unknown[pod.Name]))
 			continue
 		}
 		if pod.Status == nil {
@@ -209,8 +215,33 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("generation %d is on its way: %s", g.Generation, strings.Join(behind, "; "))}
 	case len(refused) > 0:
 		return verdict{false, v1alpha1.ReasonCertificateRejected, strings.Join(refused, "; ")}
+	case len(unheard) > 0:
+		if former, ok := formerly(in, p); ok {
+			return former
+		}
+		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("generation %d is on its way: %s", g.Generation, strings.Join(unheard, "; "))}
 	}
 	return verdict{true, v1alpha1.ReasonProgrammed, fmt.Sprintf("all %d ready pods run generation %d", ready, g.Generation)}
+}
+
+// asBefore says that what pods are to serve is what the last status was about. Of
+// agents that have had no time to answer, that is believed: an operator that has just
+// started has yet to ask them all, and nothing says that anything has changed.
+func asBefore(in inputs, p plan) bool {
+	status := in.Gateway.Status
+	c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProgrammed)
+	return c != nil && c.ObservedGeneration == in.Gateway.Generation && p.Assignment.Candidate == nil && status.Revision == p.Assignment.Stable.Revision
+}
+
+// formerly is what the last status said of the agents, if it is to be believed.
+func formerly(in inputs, p plan) (verdict, bool) {
+	if asBefore(in, p) {
+		switch c := meta.FindStatusCondition(in.Gateway.Status.Conditions, v1alpha1.ConditionProgrammed); c.Reason {
+		case v1alpha1.ReasonProgrammed, v1alpha1.ReasonCertificateRejected, v1alpha1.ReasonAgentUnreachable:
+			return verdict{c.Status == metav1.ConditionTrue, c.Reason, c.Message}, true
+		}
+	}
+	return verdict{}, false
 }
 
 // trialPatience is how long the pod that tries a configuration may be not ready
