@@ -681,7 +681,8 @@ type QTLSGatewayStatus struct {
 	// pod starts from: the last that was found good.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	// addresses where clients reach the gateway.
+	// addresses where clients reach the gateway: those of the load balancer where
+	// its Service has one, and none before it has.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

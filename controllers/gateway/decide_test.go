@@ -542,6 +542,29 @@ func TestAnOperatorThatHasAskedNobodyYetSaysWhatWasSaid(t *testing.T) {
 	}
 }
 
+func TestALoadBalancerHasAnAddressWhenItHasOne(t *testing.T) {
+	in := sound()
+	p := publish(t, &in)
+	in.add("a", true, &dataplane.Status{Running: p.Assignment.Stable})
+	in.add("b", true, &dataplane.Status{Running: p.Assignment.Stable})
+	in.Service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web-gateway"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.7"}}
+	const waits = `Service "web-gateway" has no address of a load balancer yet`
+	status := summarise(in, p, nil, now)
+	if c := condition(t, status, v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonReady || !strings.Contains(c.Message, waits) || len(status.Addresses) > 0 {
+		t.Errorf("before: addresses %v, Ready %s %q", status.Addresses, c.Reason, c.Message)
+	}
+	in.Service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.7"}}
+	status = summarise(in, p, nil, now)
+	if c := condition(t, status, v1alpha1.ConditionReady); strings.Contains(c.Message, waits) || len(status.Addresses) != 1 || status.Addresses[0].Value != "192.0.2.7" {
+		t.Errorf("after: addresses %v, Ready %s %q", status.Addresses, c.Reason, c.Message)
+	}
+	in.Service.Spec.Type, in.Service.Status = corev1.ServiceTypeClusterIP, corev1.ServiceStatus{}
+	status = summarise(in, p, nil, now)
+	if c := condition(t, status, v1alpha1.ConditionReady); strings.Contains(c.Message, waits) || len(status.Addresses) != 1 || status.Addresses[0].Value != "10.96.0.7" {
+		t.Errorf("of the cluster: addresses %v, Ready %s %q", status.Addresses, c.Reason, c.Message)
+	}
+}
+
 func TestATransitionTimeMovesOnlyWithTheStatus(t *testing.T) {
 	in := sound()
 	p := publish(t, &in)

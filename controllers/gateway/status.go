@@ -76,6 +76,9 @@ func summarise(in inputs, p plan, applyErr error, now time.Time) v1alpha1.QTLSGa
 	resolved := verdictOf(in.Problems, v1alpha1.ConditionResolvedRefs, verdict{true, v1alpha1.ReasonResolvedRefs, "every reference exists and is fit for its use"})
 	programmed := programmed(in, p, applyErr, now)
 	ready := verdict{true, v1alpha1.ReasonReady, fmt.Sprintf("%s pods serve generation %d", status.Pods, g.Generation)}
+	if in.Service != nil && in.Service.Spec.Type == corev1.ServiceTypeLoadBalancer && len(status.Addresses) == 0 {
+		ready.message += fmt.Sprintf("; Service %q has no address of a load balancer yet: who is outside of the cluster does not reach them", in.Service.Name)
+	}
 	for _, v := range []verdict{accepted, resolved, programmed} {
 		if !v.ok {
 			ready = v
@@ -426,7 +429,7 @@ func addresses(s *corev1.Service) []v1alpha1.GatewayAddress {
 			out = append(out, v1alpha1.GatewayAddress{Type: "Hostname", Value: i.Hostname})
 		}
 	}
-	if len(out) == 0 && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone {
+	if len(out) == 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		out = append(out, v1alpha1.GatewayAddress{Type: "IPAddress", Value: s.Spec.ClusterIP})
 	}
 	return out[:min(len(out), 16)]
