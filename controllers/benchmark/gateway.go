@@ -161,6 +161,7 @@ func observe(b *v1alpha1.QTLSBenchmark, source, g *v1alpha1.QTLSGateway, now tim
 		o.Changed = fmt.Sprintf("QTLSGateway %q: its spec was changed during the run", g.Name)
 	}
 	o.Programmed, o.Message, o.Unprogrammed = programmed(g, h.Set, now)
+	o.Unshared, o.UnsharedSince = unshared(g)
 	return o
 }
 
@@ -204,4 +205,19 @@ func programmed(g *v1alpha1.QTLSGateway, replicas int32, now time.Time) (ok bool
 		return false, fmt.Sprintf("QTLSGateway %q: %d of %d pods are ready, %d are there", g.Name, g.Status.ReadyReplicas, replicas, g.Status.Replicas), since
 	}
 	return true, "", time.Time{}
+}
+
+// unshared says what keeps clients from resuming on each pod, and since when; zero where it
+// is since the spec was changed. Where sessions are not to be resumed, nothing will change.
+func unshared(g *v1alpha1.QTLSGateway) (message string, since time.Time) {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionSessionResumption)
+	switch {
+	case c == nil || c.Reason == v1alpha1.ReasonDisabled:
+		return "", time.Time{}
+	case c.ObservedGeneration != g.Generation:
+		return fmt.Sprintf("QTLSGateway %q: generation %d is not observed yet", g.Name, g.Generation), time.Time{}
+	case c.Status != metav1.ConditionTrue:
+		return fmt.Sprintf("QTLSGateway %q: %s: %s", g.Name, c.Reason, c.Message), c.LastTransitionTime.Time
+	}
+	return "", time.Time{}
 }

@@ -40,3 +40,36 @@ func TestSinceWhenAGatewayDoesNotRun(t *testing.T) {
 		}
 	}
 }
+
+// Pods run before the ticket store does, and then each has keys of its own.
+func TestWhatKeepsClientsFromResuming(t *testing.T) {
+	lately := noon.Add(-time.Second)
+	condition := func(status metav1.ConditionStatus, reason string, generation int64) *metav1.Condition {
+		return &metav1.Condition{Type: v1alpha1.ConditionSessionResumption, Status: status, Reason: reason, Message: "because", ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(lately)}
+	}
+	for name, c := range map[string]struct {
+		condition *metav1.Condition
+		says      string
+		since     time.Time
+	}{
+		"the keys are shared":         {condition("True", v1alpha1.ReasonShared, 4), "", time.Time{}},
+		"the store does not run yet":  {condition("False", v1alpha1.ReasonStoreNotReady, 4), "StoreNotReady: because", lately},
+		"it was just changed":         {condition("True", v1alpha1.ReasonShared, 3), "generation 4 is not observed yet", time.Time{}},
+		"nothing is to be resumed":    {condition("False", v1alpha1.ReasonDisabled, 4), "", time.Time{}},
+		"nobody says what is resumed": {nil, "", time.Time{}},
+	} {
+		b := inPlace(v1alpha1.BenchmarkRunning)
+		g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}}
+		if err := take(g, b, 2, noon); err != nil {
+			t.Fatal(err)
+		}
+		g.Generation = 4
+		if c.condition != nil {
+			g.Status.Conditions = []metav1.Condition{*c.condition}
+		}
+		o := observe(b, g, g, noon)
+		if !strings.Contains(o.Unshared, c.says) || (c.says == "") != (o.Unshared == "") || !o.UnsharedSince.Equal(c.since) {
+			t.Errorf("%s: since %v: %q", name, o.UnsharedSince, o.Unshared)
+		}
+	}
+}

@@ -59,6 +59,11 @@ type Gateway struct {
 	Programmed   bool
 	Message      string
 	Unprogrammed time.Time
+	// Unshared says what keeps clients from resuming their sessions on each pod; empty
+	// where nothing does, or ever will. UnsharedSince is since when; zero: since it was
+	// scaled.
+	Unshared      string
+	UnsharedSince time.Time
 }
 
 // Peer is what is observed of another server that is measured beside the gateway.
@@ -338,6 +343,9 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	case !g.Held || g.Replicas != m.Replicas:
 		return Action{Kind: Scale, Replicas: m.Replicas, Measurements: []Measurement{m}}, false
 	case g.Programmed:
+		if a, waits := o.awaitShared(m, limits); waits {
+			return a, false
+		}
 		return p.preparePeers(o, m, limits)
 	}
 	// A gateway that ran and no longer does is given as long as one that was scaled.
@@ -352,6 +360,23 @@ func (p Plan) prepare(o Observed, m Measurement, limits Limits) (Action, bool) {
 	}
 	return Action{Kind: RecordFailure, Measurements: p.NotProgrammed(m, o.Records), Reason: v1alpha1.ReasonGatewayNotProgrammed,
 		Message: fmt.Sprintf("the gateway did not run with %d replicas within %s: %s", m.Replicas, limits.Programmed, g.Message)}, false
+}
+
+// awaitShared keys of session tickets, for a measurement of clients that resume. Where they
+// do not come, it is made all the same: how many did resume says whether it is a result. A
+// store that is broken for good is waited for once in a run.
+func (o Observed) awaitShared(m Measurement, limits Limits) (Action, bool) {
+	g := o.Gateway
+	if !m.Resumes || g.Unshared == "" {
+		return Action{}, false
+	}
+	since := g.UnsharedSince
+	if since.IsZero() {
+		since = g.Since
+	}
+	waited := o.Now.Sub(since)
+	return Action{Kind: WaitProgrammed, Measurements: []Measurement{m}, Reason: v1alpha1.ReasonScaling, After: limits.Programmed - waited,
+		Message: fmt.Sprintf("%s: waiting until sessions are resumed: %s", m, g.Unshared)}, waited < limits.Programmed
 }
 
 // NotProgrammed are the measurements that are left out when the gateway does not run for

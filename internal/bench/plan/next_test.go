@@ -292,6 +292,34 @@ func TestWhereThereIsNoRoomForMoreReplicasTheFewerAreMeasured(t *testing.T) {
 	}
 }
 
+// A mode of clients that resume is not measured while each pod has ticket keys of its own;
+// other modes are, and so is that one where they never come.
+func TestResumedModesWaitForTheTicketKeys(t *testing.T) {
+	s := spec([]int32{1}, "full", "resumed")
+	s.Modes[1].Handshake = v1alpha1.BenchmarkHandshakeResumed
+	full, resumed := slices.IndexFunc(Of(s, 3).Measurements, func(m Measurement) bool { return m.Mode == "full" }), slices.IndexFunc(Of(s, 3).Measurements, func(m Measurement) bool { return m.Mode == "resumed" })
+	for name, c := range map[string]struct {
+		measurement int
+		gateway     Gateway
+		after       time.Duration // 0: it is measured
+	}{
+		"full":                         {full, Gateway{Unshared: "StoreNotReady"}, 0},
+		"shared":                       {resumed, Gateway{}, 0},
+		"on their way":                 {resumed, Gateway{Unshared: "StoreNotReady", UnsharedSince: noon.Add(-time.Minute)}, 4 * time.Minute},
+		"not observed since it scaled": {resumed, Gateway{Unshared: "not observed"}, 5*time.Minute - 2*time.Second},
+		"in vain":                      {resumed, Gateway{Unshared: "StoreNotReady", UnsharedSince: noon.Add(-5 * time.Minute)}, 0},
+	} {
+		p := Of(s, 3)
+		p.Measurements = p.Measurements[c.measurement:]
+		g := c.gateway
+		g.Held, g.Programmed, g.Replicas, g.Since = true, true, 1, noon.Add(-2*time.Second)
+		a := p.Next(Observed{Now: noon, Created: noon, Started: noon, Phase: v1alpha1.BenchmarkRunning, Records: map[string]Record{}, Gateway: g}, DefaultLimits)
+		if c.after == 0 && a.Kind != CreateJob || c.after > 0 && (a.Kind != WaitProgrammed || a.After != c.after || !strings.Contains(a.Message, g.Unshared)) {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
 // A pod is unready for a moment, long after the gateway was scaled.
 func TestAGatewayThatIsUnreadyForAMomentIsWaitedFor(t *testing.T) {
 	w := newWorld([]int32{1, 2}, "full")

@@ -32,6 +32,8 @@ type Measurement struct {
 	Phase      Phase
 	// Peer that is measured in the place of the gateway; empty: the gateway.
 	Peer string
+	// Resumes: clients resume sessions of the gateway.
+	Resumes bool
 }
 
 // Subject is what is measured: a mode of the gateway or, as MODE.PEER, of a peer.
@@ -173,7 +175,7 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 			for _, subject := range subjects {
 				for _, phase := range []Phase{Capacity, Latency} {
 					p.Measurements = append(p.Measurements, Measurement{Number: len(p.Measurements) + 1,
-						Repetition: repetition, Replicas: n, Mode: subject.mode, Peer: subject.peer, Phase: phase})
+						Repetition: repetition, Replicas: n, Mode: subject.mode, Peer: subject.peer, Phase: phase, Resumes: subject.resumes})
 					p.Expected += StartDelay(pods, p.Load.VirtualUsersPerReplica*n, 1) + one
 				}
 			}
@@ -183,17 +185,20 @@ func Of(spec v1alpha1.QTLSBenchmarkSpec, seed int64) Plan {
 	return p
 }
 
-type subject struct{ mode, peer string }
+type subject struct {
+	mode, peer string
+	resumes    bool
+}
 
 func subjectsOf(spec v1alpha1.QTLSBenchmarkSpec) []subject {
 	var all []subject
 	for _, m := range spec.Modes {
-		all = append(all, subject{m.Name, ""})
+		all = append(all, subject{m.Name, "", m.Handshake == v1alpha1.BenchmarkHandshakeResumed})
 	}
 	for _, p := range spec.Peers {
 		for _, m := range spec.Modes {
 			if p.MeasuredIn(m.Name) {
-				all = append(all, subject{m.Name, p.Name})
+				all = append(all, subject{m.Name, p.Name, false})
 			}
 		}
 	}
