@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -187,7 +188,7 @@ func TestPortsOfARevision(t *testing.T) {
 }
 
 // golden is a revision as a person reads it. CA bundles differ from run to
-// run: they are named only.
+// run: they are named only, and not by their digests.
 func golden(r dataplane.Revision) []byte {
 	var b bytes.Buffer
 	b.WriteString(r.Config)
@@ -198,7 +199,40 @@ func golden(r dataplane.Revision) []byte {
 		}
 	}
 	fmt.Fprintf(&b, "\n#### %s\n%s", BackendsFile, Backends(r, Assign(r, nil, someEndpoints)))
-	return b.Bytes()
+	return authoritiesFile.ReplaceAll(b.Bytes(), []byte("ca/digest.pem"))
+}
+
+var authoritiesFile = regexp.MustCompile(`ca/[0-9a-f]{32}\.pem`)
+
+// A revision is published in one object, which has room for a bundle, and not for one
+// of each listener and backend.
+func TestABundleOfAuthoritiesIsInARevisionOnce(t *testing.T) {
+	one, other := string(authority(t)), string(authority(t))
+	listener := func(name, clients, servers string) model.Listener {
+		return with(https(name, []model.Hostname{model.Hostname(name + ".example.com")}, p256), func(l *model.Listener) {
+			l.ClientAuthentication = &model.ClientAuthentication{CAs: clients}
+			l.Backends = []model.Backend{{Group: "shop:https", Weight: 1, TLS: &model.BackendTLS{Hostname: "shop.internal", CAs: servers}}}
+		})
+	}
+	r, err := Render(gateway(prefer, model.Port{Number: 443, Listeners: []model.Listener{listener("a", one, one), listener("b", one, other)}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundles := map[string]string{}
+	for file, content := range r.Files {
+		if strings.HasPrefix(file, "ca/") {
+			bundles[content] = file
+		}
+	}
+	if len(bundles) != 2 || bundles[one] == "" || bundles[other] == "" {
+		t.Fatalf("files %v, want one for each bundle", bundles)
+	}
+	if a, b := r.Backends[0].Groups[0].TLS.CAFile, r.Backends[1].Groups[0].TLS.CAFile; a != bundles[one] || b != bundles[other] {
+		t.Errorf("backends verify by %s and %s, want %s and %s", a, b, bundles[one], bundles[other])
+	}
+	if n := strings.Count(r.Config, " ca-file "+bundles[one]+" "); n != 2 {
+		t.Errorf("%d binds verify by %s, want both", n, bundles[one])
+	}
 }
 
 func TestHAProxyAcceptsEveryConfiguration(t *testing.T) {

@@ -1,8 +1,10 @@
 package haproxy
 
 import (
+	"crypto/sha256"
 	_ "embed"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -238,7 +240,7 @@ func backendName(l listener) string { return "backend." + l.Name }
 // backend is what the agent renders, with the endpoints of the day.
 func (r *renderer) backend(l listener) {
 	b := dataplane.Backend{Name: backendName(l), HTTP: isHTTP(l)}
-	for i, m := range l.Backends {
+	for _, m := range l.Backends {
 		group := dataplane.ServerGroup{Name: r.word(m.Group), Weight: m.Weight}
 		if m.Weight < 0 || m.Weight > 256 {
 			r.fail(fmt.Errorf("backend %q has weight %d; a weight is 0 to 256", m.Group, m.Weight))
@@ -246,7 +248,7 @@ func (r *renderer) backend(l listener) {
 		if m.TLS != nil {
 			group.TLS = &dataplane.ServerTLS{
 				Hostname: r.label(string(m.TLS.Hostname)),
-				CAFile:   r.authorities(fmt.Sprintf("ca/backend.%s.%d.pem", r.label(l.Name), i), m.TLS.CAs),
+				CAFile:   r.authorities(m.TLS.CAs),
 			}
 		}
 		b.Groups = append(b.Groups, group)
@@ -254,9 +256,13 @@ func (r *renderer) backend(l listener) {
 	r.revision.Backends = append(r.revision.Backends, b)
 }
 
+// AuthoritiesFolder has a revision's files of CA certificates.
+const AuthoritiesFolder = "ca/"
+
 // authorities writes a file of CA certificates, of which it takes the
-// certificates and nothing between them, and returns its name.
-func (r *renderer) authorities(file, bundle string) string {
+// certificates and nothing between them, and returns its name. That is of what is in
+// it: a bundle that many listeners and backends name is there once.
+func (r *renderer) authorities(bundle string) string {
 	var out strings.Builder
 	for rest := []byte(bundle); ; {
 		var block *pem.Block
@@ -268,8 +274,10 @@ func (r *renderer) authorities(file, bundle string) string {
 		}
 	}
 	if out.Len() == 0 {
-		r.fail(fmt.Errorf("%s would hold no certificate", file))
+		r.fail(errors.New("a file of authorities would hold no certificate"))
 	}
+	digest := sha256.Sum256([]byte(out.String()))
+	file := fmt.Sprintf(AuthoritiesFolder+"%x.pem", digest[:16])
 	r.revision.Files[file] = out.String()
 	return file
 }

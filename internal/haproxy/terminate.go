@@ -76,7 +76,7 @@ func (r *renderer) tls(l listener, b bind) string {
 		if a.Required {
 			verify = "required"
 		}
-		words = append(words, "ca-file", r.authorities(fmt.Sprintf("ca/client.%s.pem", r.label(l.Name)), a.CAs), "verify", verify)
+		words = append(words, "ca-file", r.authorities(a.CAs), "verify", verify)
 	}
 	return strings.Join(words, " ")
 }
