@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/keypair"
+	"qtls.dev/qtls/internal/model"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/rollout"
 )
@@ -140,6 +142,38 @@ func decide(in inputs, now time.Time) (plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// mostRevision is how long a revision may be, in JSON. Two are published at a time,
+// in one ConfigMap, which has room for 1 MiB; the rest is for the endpoints of some
+// thousand pods.
+const mostRevision = 448 << 10
+
+// oversize is the problem of a model whose revision cannot be published beside
+// another. It is pure.
+func oversize(m model.Gateway) []resolve.Problem {
+	revision, err := haproxy.Render(m)
+	if err != nil {
+		return nil // decide tells it
+	}
+	b, err := json.Marshal(revision)
+	if err != nil || len(b) <= mostRevision {
+		return nil
+	}
+	return []resolve.Problem{{Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonInvalid, Holds: true, Fatal: true,
+		Message: fmt.Sprintf("the configuration has %d KiB, of which %d KiB are certificates of authorities, and the most is %d KiB; let the caRefs name the authorities that are needed alone, or divide the listeners among several gateways",
+			len(b)>>10, authorities(revision)>>10, mostRevision>>10)}}
+}
+
+// authorities are the bytes of a revision's files of CA certificates.
+func authorities(r dataplane.Revision) int {
+	n := 0
+	for name, content := range r.Files {
+		if strings.HasPrefix(name, haproxy.AuthoritiesFolder) {
+			n += len(content)
+		}
+	}
+	return n
 }
 
 // lost says that a published revision cannot be served any more: no pod does, and

@@ -542,6 +542,53 @@ func TestAnOperatorThatHasAskedNobodyYetSaysWhatWasSaid(t *testing.T) {
 	}
 }
 
+// What could be published alone, and not beside what comes after it, is refused
+// before: else nothing could be published any more, not even endpoints.
+func TestAConfigurationThatIsTooLargeIsRefused(t *testing.T) {
+	ca := string(webSecret(t, "shop").Data["tls.crt"])
+	clients := func(in *inputs, bytes int) {
+		in.Model.Ports = slices.Clone(in.Model.Ports)
+		in.Model.Ports[0].Listeners = slices.Clone(in.Model.Ports[0].Listeners)
+		in.Model.Ports[0].Listeners[0].ClientAuthentication = &model.ClientAuthentication{Required: true, CAs: strings.Repeat(ca, bytes/len(ca))}
+	}
+	in := sound()
+	clients(&in, 400<<10)
+	if problems := oversize(in.Model); problems != nil {
+		t.Fatalf("400 KiB: %+v", problems)
+	}
+	first := publish(t, &in)
+	in.add("a", true, &dataplane.Status{Running: first.Assignment.Stable})
+	in.Model.TLS.Curves = "MLKEM1024"
+	data, err := publish(t, &in).data(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := sizeOf(data); len(in.Published.Revisions) != 2 || size > 900<<10 {
+		t.Errorf("two of 400 KiB take %d KiB in %d revisions; a ConfigMap has room for 1024 KiB, and endpoints need some", size>>10, len(in.Published.Revisions))
+	}
+
+	clients(&in, 500<<10)
+	in.Problems = oversize(in.Model)
+	held := mustDecide(t, in)
+	status := summarise(in, held, nil, now)
+	if c := condition(t, status, v1alpha1.ConditionAccepted); !held.Held || c.Reason != v1alpha1.ReasonInvalid || !strings.Contains(c.Message, "certificates of authorities, and the most is 448 KiB; let the caRefs") {
+		t.Errorf("500 KiB: held %v, Accepted %s %q", held.Held, c.Reason, c.Message)
+	}
+	in.Published = nil
+	if p := mustDecide(t, in); p.Published() {
+		t.Error("500 KiB are published, where nothing was before")
+	}
+}
+
+// sizeOf a ConfigMap's data, as the API server counts it.
+func sizeOf(data map[string]string) int {
+	n := 0
+	for key, value := range data {
+		n += len(key) + len(value)
+	}
+	return n
+}
+
 func TestALoadBalancerHasAnAddressWhenItHasOne(t *testing.T) {
 	in := sound()
 	p := publish(t, &in)

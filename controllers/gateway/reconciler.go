@@ -128,6 +128,7 @@ func (r *Reconciler) plan(ctx context.Context, g *v1alpha1.QTLSGateway, now time
 		return in, plan{}, err
 	}
 	in.Model, in.Problems = resolve.Resolve(g, in.Objects, now)
+	in.Problems = append(in.Problems, oversize(in.Model)...)
 	p, err := decide(in, now)
 	return in, p, err
 }
