@@ -122,8 +122,15 @@ func become(args []string, stderr io.Writer, log *slog.Logger) error {
 	if err := limitDescriptors(os.Getenv(haproxy.MemoryEnvironment)); err != nil {
 		log.Warn("HAProxy accepts connections without regard to the container's memory", "error", err)
 	}
+	environment := os.Environ()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		log.Warn("clients that send nothing may keep others from HAProxy", "error", err)
+	} else {
+		environment = append(environment, haproxy.SelectionEnvironment(limit.Cur)...)
+	}
 	command := haproxy.Command()
-	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, os.Environ()))
+	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, environment))
 }
 
 // limitDescriptors of this process, and so of HAProxy, to what the container has

@@ -3,8 +3,15 @@
 package haproxy
 
 import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"testing"
+	"time"
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
@@ -37,4 +44,60 @@ func TestHAProxyTakesConnectionsForItsDescriptors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A connection that is handed on inside the pod needs a second one there. Clients
+// that all connect before any of them says whom it is for could take all first.
+func TestConnectionsAreLeftForThoseThatAreHandedOn(t *testing.T) {
+	p := newPod(t)
+	p.limit = Descriptors(0)
+	p.environment = SelectionEnvironment(p.limit)
+	ecdsa := p.certificate(newIssuer(t, "ECDSA-P256"), "ECDSA-P256", anyScheme, host)
+	listener := func(name string, hostnames ...model.Hostname) model.Listener {
+		return with(https(name, hostnames, ecdsa), func(l *model.Listener) { l.Backends = []model.Backend{{Group: "mirror:1", Weight: 1}} })
+	}
+	var ports []model.Port
+	for n := range int32(2) {
+		ports = append(ports, model.Port{Number: port + n, Listeners: []model.Listener{
+			listener(fmt.Sprintf("web-%d", n), host), listener(fmt.Sprintf("others-%d", n))}})
+	}
+	p.start(gateway(prefer, ports...), dataplane.Endpoints{"mirror:1": {endpoint(t, mirror(t, "one"))}})
+
+	var clients []net.Conn
+	for n := range leastConnections + 100 {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port+n%len(ports)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		clients = append(clients, conn)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(p.roots)
+	start := time.Now()
+	failures := make(chan error, len(clients))
+	for _, client := range clients {
+		go func() {
+			defer client.Close()
+			_ = client.SetDeadline(start.Add(patience))
+			conn := tls.Client(client, &tls.Config{RootCAs: pool, ServerName: host})
+			_, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host)
+			if err == nil {
+				var response *http.Response
+				if response, err = http.ReadResponse(bufio.NewReader(conn), nil); err == nil && response.StatusCode != http.StatusOK {
+					err = errors.New(response.Status)
+				}
+			}
+			failures <- err
+		}()
+	}
+	served := 0
+	for range clients {
+		if err := <-failures; err == nil {
+			served++
+		} else if !t.Failed() {
+			t.Errorf("a client is not served: %v", err)
+		}
+	}
+	t.Logf("%d of %d clients are served, within %s", served, len(clients), time.Since(start).Round(time.Second))
 }

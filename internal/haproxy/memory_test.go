@@ -1,6 +1,9 @@
 package haproxy
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestDescriptorsAreWhatThereIsMemoryFor(t *testing.T) {
 	for _, tc := range []struct {
@@ -18,6 +21,29 @@ func TestDescriptorsAreWhatThereIsMemoryFor(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := Descriptors(tc.memory); got != tc.want {
 				t.Errorf("%d bytes: %d descriptors, want %d", tc.memory, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPortsThatHandConnectionsOnHoldLessThanHalfOfThem(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		descriptors uint64
+		want        []string
+	}{
+		{"one port of a pod with 2 GiB", 40000, []string{"QTLS_SELECTED_CONNECTIONS_1=9900"}},
+		{"each of three", 40000, []string{"QTLS_SELECTED_CONNECTIONS_3=3300"}},
+		{"of a pod with the least memory", 2000, []string{"QTLS_SELECTED_CONNECTIONS_1=400", "QTLS_SELECTED_CONNECTIONS_32=12"}},
+		{"of one with no limit on descriptors", 1 << 63, []string{"QTLS_SELECTED_CONNECTIONS_1=9900"}},
+		{"of one that has hardly any", 64, []string{"QTLS_SELECTED_CONNECTIONS_1=1", "QTLS_SELECTED_CONNECTIONS_32=1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := SelectionEnvironment(tc.descriptors)
+			for _, want := range tc.want {
+				if !slices.Contains(got, want) {
+					t.Errorf("%q misses %s", got, want)
+				}
 			}
 		})
 	}

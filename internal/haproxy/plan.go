@@ -89,6 +89,12 @@ func sameKind(c model.Certificate) func(model.Certificate) bool {
 // terminates TLS with one bind.
 func direct(listeners []listener) bool { return len(listeners) == 1 && len(listeners[0].binds) == 1 }
 
+// handsOn says whether a port hands connections on inside the pod: it chooses, and
+// does not pass all of them through.
+func handsOn(listeners []listener) bool {
+	return !direct(listeners) && slices.ContainsFunc(listeners, func(l listener) bool { return !passesThrough(l) })
+}
+
 // readsHellos says whether a port chooses by what a ClientHello says; it need
 // not where one listener passes everything through.
 func readsHellos(listeners []listener) bool {

@@ -129,20 +129,21 @@ const patience = time.Minute
 
 // pod is a gateway pod without its agent.
 type pod struct {
-	t         testing.TB
-	dir       string // on the host: what is /run/qtls in the pod
-	log       chan string
-	listener  net.Listener               // of the log
-	change    func(config string) string // makes another configuration of the rendered one
-	pairs     map[string][]byte          // certificate files by Secret
-	modules   string                     // folder of OpenSSL's modules in the pod, if not the image's
-	limit     uint64                     // of file descriptors, if not the test's own
-	roots     []byte                     // PEM
-	process   *exec.Cmd
-	output    bytes.Buffer
-	revisions int
-	revision  dataplane.Revision
-	slots     Slots
+	t           testing.TB
+	dir         string // on the host: what is /run/qtls in the pod
+	log         chan string
+	listener    net.Listener               // of the log
+	change      func(config string) string // makes another configuration of the rendered one
+	pairs       map[string][]byte          // certificate files by Secret
+	modules     string                     // folder of OpenSSL's modules in the pod, if not the image's
+	limit       uint64                     // of file descriptors, if not the test's own
+	environment []string                   // of HAProxy, besides what it needs
+	roots       []byte                     // PEM
+	process     *exec.Cmd
+	output      bytes.Buffer
+	revisions   int
+	revision    dataplane.Revision
+	slots       Slots
 }
 
 func newPod(t testing.TB) *pod {
@@ -265,6 +266,7 @@ if [ "$LIMIT" != 0 ]; then ulimit -n "$LIMIT"; fi &&
 exec chroot --userspec=65532:65532 "$ROOT" "$@"`
 	p.process = exec.Command("sh", append([]string{"-c", script, "sh"}, Command()...)...)
 	p.process.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "ROOT=" + rootfs("gateway"), "DIR=" + p.dir, fmt.Sprintf("LIMIT=%d", p.limit)}
+	p.process.Env = append(p.process.Env, p.environment...)
 	if p.modules != "" {
 		p.process.Env = append(p.process.Env, "OPENSSL_MODULES="+p.modules)
 	}

@@ -39,6 +39,11 @@ func Render(g model.Gateway) (dataplane.Revision, error) {
 	}
 
 	r.global(slices.ContainsFunc(ports, readsHellos))
+	for _, listeners := range ports {
+		if handsOn(listeners) {
+			r.selecting++
+		}
+	}
 	for i, p := range g.Ports {
 		r.port(p.Number, ports[i])
 	}
@@ -59,7 +64,9 @@ type renderer struct {
 	gateway  model.Gateway
 	config   strings.Builder
 	revision dataplane.Revision
-	err      error
+	// selecting is the number of ports that hand connections on inside the pod.
+	selecting int
+	err       error
 }
 
 // line writes one line of the configuration. What an argument says must have

@@ -13,6 +13,12 @@ import (
 func (r *renderer) selection(port int32, listeners []listener) {
 	r.line("frontend port.%d from tcp", port)
 	r.line("    bind %s", everyAddress(port))
+	if handsOn(listeners) {
+		r.line("    # The others wait in the kernel: what waits here keeps a connection from")
+		r.line("    # the bind that it waits for.")
+		r.line("    maxconn \"${%s-%d}\"", selectionEnvironment(r.selecting), MostDescriptors/2)
+		r.line("    backlog 4096")
+	}
 	if readsHellos(listeners) {
 		r.readHello(listeners)
 		r.chooseListener(port, listeners)
