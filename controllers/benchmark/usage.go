@@ -137,7 +137,8 @@ func moment(l load.Load, which string) (due, until time.Time) {
 const idleBefore = 3 * time.Second
 
 // observeUsage takes the samples that are due, and says after how long the next
-// one is. What is missed stays unobserved, and makes the measurement no result.
+// one is. What is missed makes the measurement no result, so it is made again while
+// there are attempts left.
 func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (next time.Duration, err error) {
 	i := slices.IndexFunc(s.jobs, func(j batchv1.Job) bool { return j.Name == name })
 	job := &s.jobs[i]
@@ -177,6 +178,12 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 		}
 	}
 	return 0, nil
+}
+
+// observed says whether it was looked at the pods when the window of a Job began and when
+// it ended, whoever answered then.
+func observed(job *batchv1.Job) bool {
+	return job.Annotations[v1alpha1.AnnotationUsageBegin] != "" && job.Annotations[v1alpha1.AnnotationUsageEnd] != ""
 }
 
 // sample all pods of a gateway at once, and wait so long for them.

@@ -51,6 +51,9 @@ func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenc
 	start := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	at := clocktesting.NewFakePassiveClock(start)
 	w.clock = at
+	if late > 0 {
+		w.unobserved, w.limits.Attempts = true, 1 // the last
+	}
 	change = append(change, func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1} })
 	b := w.benchmark(change...)
 	for steps := 0; ; steps++ {
@@ -189,6 +192,35 @@ func TestAReplicaThatIsKilledIsNamedThoughItIsNotSampled(t *testing.T) {
 	b := runObserved(w, 2*time.Second)
 	if got := limitOf(w, b); got.Bottleneck != validity.Memory || !strings.Contains(strings.Join(got.Evidence, "; "), "replica web-1 was killed once") {
 		t.Errorf("%+v, want %s", got, validity.Memory)
+	}
+}
+
+// The operator does not run while the first load of each measurement is made.
+func TestAPointThatNobodyObservedIsMeasuredAgain(t *testing.T) {
+	w := newWorld(t)
+	limited(w)
+	w.usage = used(0.99, 0.5)
+	w.unobserved = true
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1} })
+	w.steps(b, toEnd)
+	for _, attempt := range []string{"scaling-0001-1", "scaling-0001-2"} {
+		if err := w.program(t.Context(), w.gateway("web")); err != nil {
+			t.Fatal(err)
+		}
+		w.steps(b, 2)
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: attempt}}
+		w.get(job)
+		if progress := b.Status.Progress; progress != "0/4" {
+			t.Errorf("progress %s: %s was recorded", progress, attempt)
+		}
+		if err := w.work(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		w.unobserved = false
+	}
+	w.steps(b, 2)
+	if b.Status.Progress != "1/4" {
+		t.Errorf("progress %s: %+v", b.Status.Progress, b.Status.Conditions)
 	}
 }
 

@@ -64,6 +64,8 @@ type world struct {
 	answers map[string]answer
 	// rolls says whether a Deployment's pods come to run.
 	rolls func(*appsv1.Deployment) bool
+	// unobserved: Jobs end without the samples of their windows.
+	unobserved bool
 	// waits, where it is set, makes a pod one that does not run, and its Job with it.
 	waits func(*corev1.Pod)
 }
@@ -254,6 +256,18 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 	}
 	if w.waits != nil {
 		return nil
+	}
+	if !w.unobserved && !observed(job) { // it ends at once, and has no time for them
+		nobody, err := samples{}.text()
+		if err != nil {
+			return err
+		}
+		before := job.DeepCopy()
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, v1alpha1.AnnotationUsageBegin, nobody)
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, v1alpha1.AnnotationUsageEnd, nobody)
+		if err := w.Patch(ctx, job, client.MergeFrom(before)); err != nil {
+			return unimportant(err)
+		}
 	}
 	return unimportant(w.tell(ctx, job, func() {
 		if stateOf(job) == plan.JobActive {

@@ -102,6 +102,9 @@ type Job struct {
 	State       JobState
 	// Message says why it failed.
 	Message string
+	// Unobserved: nobody looked when its window began or ended, so that what the gateway
+	// used is not known; the operator was started anew meanwhile, for instance.
+	Unobserved bool
 	// Stuck says why some of its pods have no node, or are not there, though the
 	// load was to begin at Start; empty where it is not so.
 	Stuck string
@@ -122,7 +125,7 @@ const (
 	CreateJob Kind = "CreateJob"
 	// WaitJob until it has ended.
 	WaitJob Kind = "WaitJob"
-	// Collect what the pods of Job printed, and record it.
+	// Collect what the pods of Job, the latest attempt, printed, and record it.
 	Collect Kind = "Collect"
 	// Record that Measurements have no result, for Reason and Message.
 	RecordFailure Kind = "RecordFailure"
@@ -207,10 +210,12 @@ func (p Plan) Next(o Observed, limits Limits) Action {
 	}
 	// Under load a gateway may be unready for a moment. The load goes on, and what
 	// it measures is judged by the evidence.
-	if a, ready := p.prepare(o, current, limits); !ready && !o.underLoad(current) {
-		return a
+	first, ready := p.prepare(o, current, limits)
+	a := p.measure(o, current, limits)
+	if !ready && (!o.underLoad(current) || a.Kind == CreateJob) {
+		return first
 	}
-	return p.measure(o, current, limits)
+	return a
 }
 
 // current is the first measurement that is not recorded.
@@ -495,13 +500,22 @@ func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
 		}
 		a.Kind, a.Reason, a.Message = RecordFailure, v1alpha1.ReasonGeneratorUnschedulable, fmt.Sprintf("%s: %s", m, latest.Stuck)
 	case JobComplete:
+		if latest.Unobserved && latest.Attempt < limits.Attempts {
+			return a.again()
+		}
 		a.Kind = Collect
 	case JobFailed:
 		if latest.Attempt < limits.Attempts {
-			a.Kind, a.Job, a.Attempt = CreateJob, "", latest.Attempt+1
-			return a
+			return a.again()
 		}
 		a.Kind, a.Reason, a.Message = RecordFailure, v1alpha1.ReasonGeneratorFailed, fmt.Sprintf("%s: %s", m, latest.Message)
 	}
+	return a
+}
+
+// again makes the load of a measurement once more. What the attempt before it printed is
+// never collected.
+func (a Action) again() Action {
+	a.Kind, a.Job, a.Attempt = CreateJob, "", a.Attempt+1
 	return a
 }

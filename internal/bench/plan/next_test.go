@@ -24,6 +24,8 @@ type world struct {
 	final  string
 	// fails says whether a Job fails.
 	fails func(Job) bool
+	// misses says whether nobody looks at the window of a Job.
+	misses func(Job) bool
 	// capacity of a measurement, in handshakes per second.
 	capacity func(Measurement) float64
 	// stuck says at how many replicas the gateway never runs.
@@ -41,7 +43,7 @@ func newWorld(replicas []int32, modes ...string) *world {
 
 func worldOf(s v1alpha1.QTLSBenchmarkSpec) *world {
 	return &world{plan: Of(s, 3), limits: DefaultLimits, o: Observed{Now: noon, Records: map[string]Record{}},
-		fails: func(Job) bool { return false }, capacity: func(Measurement) float64 { return 1000 }, stuck: func(int32) bool { return false }, without: func(string, int32) Peer { return Peer{} }}
+		fails: func(Job) bool { return false }, misses: func(Job) bool { return false }, capacity: func(Measurement) float64 { return 1000 }, stuck: func(int32) bool { return false }, without: func(string, int32) Peer { return Peer{} }}
 }
 
 // run until nothing is left to do.
@@ -110,10 +112,15 @@ func (w *world) do(t *testing.T, a Action) {
 		j := w.job(a.Job)
 		if j.State == JobGone {
 			w.o.Jobs = slices.DeleteFunc(w.o.Jobs, func(o Job) bool { return o.Name == j.Name })
-		} else if j.State = JobComplete; w.fails(*j) {
+		} else if j.State, j.Unobserved = JobComplete, w.misses(*j); w.fails(*j) {
 			j.State, j.Message = JobFailed, "exit code 107"
 		}
 	case Collect:
+		for _, j := range w.o.Jobs {
+			if j.Attempt > a.Attempt {
+				t.Errorf("attempt %d is collected, and there is %+v", a.Attempt, j)
+			}
+		}
 		w.record(t, a.Measurements[0], Record{PerSecond: w.capacity(a.Measurements[0])})
 	case RecordFailure:
 		for _, m := range a.Measurements {
@@ -205,6 +212,29 @@ func TestAFailedJobIsTriedAgain(t *testing.T) {
 	w.run(t)
 	if w.o.Phase != v1alpha1.BenchmarkCompleted || len(w.made) != 2*len(w.plan.Measurements) {
 		t.Errorf("%s after %q", w.o.Phase, w.made)
+	}
+}
+
+// The operator is started anew while a load is made: that costs an attempt, and no point.
+func TestALoadThatNobodyObservedIsMadeAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		misses   func(Job) bool
+		attempts int
+	}{
+		"once":   {func(j Job) bool { return j.Attempt == 1 }, 2},
+		"always": {func(Job) bool { return true }, int(DefaultLimits.Attempts)},
+	} {
+		w := newWorld([]int32{1}, "full")
+		w.misses = c.misses
+		w.run(t)
+		if w.o.Phase != v1alpha1.BenchmarkCompleted || len(w.made) != c.attempts*len(w.plan.Measurements) || len(w.o.Jobs) > 0 {
+			t.Errorf("%s: %s: %s, made %q; Jobs %+v", name, w.o.Phase, w.final, w.made, w.o.Jobs)
+		}
+		for _, m := range w.plan.Measurements { // as well as it is observed
+			if r := w.o.Records[m.Name()]; r.failed() || r.PerSecond != 1000 {
+				t.Errorf("%s: %s: %+v", name, m, r)
+			}
+		}
 	}
 }
 
@@ -584,6 +614,9 @@ func TestNext(t *testing.T) {
 		"it is not ready after the load": {running(func(o *Observed) {
 			o.Gateway.Since, o.Gateway.Programmed, o.Jobs = noon.Add(-20*time.Minute), false, []Job{job(JobComplete)}
 		}), Collect, ""},
+		"it is not ready after a load that nobody observed": {running(func(o *Observed) {
+			o.Gateway.Programmed, o.Jobs = false, []Job{{Name: "job", Measurement: first.Name(), Attempt: 1, State: JobComplete, Unobserved: true}}
+		}), WaitProgrammed, ""},
 		"it is not ready, and the load failed": {running(func(o *Observed) {
 			o.Gateway.Programmed, o.Jobs = false, []Job{job(JobFailed)}
 		}), WaitProgrammed, ""},
