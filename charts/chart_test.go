@@ -103,6 +103,19 @@ func TestDefinitionsCanBeLeftOutOrGoWithTheRelease(t *testing.T) {
 	}
 }
 
+// Without a limit GOMEMLIMIT would be the node's memory.
+func TestTheCollectorKeepsTheOperatorBelowItsLimit(t *testing.T) {
+	for values, limited := range map[string]bool{
+		"": true, "resources: {limits: {memory: 1Gi}}": true, "resources: {limits: {memory: null}}": false, "resources: {limits: null}": false, "resources: null": false,
+	} {
+		env := operator(render(t, values)).Spec.Template.Spec.Containers[0].Env
+		i := slices.IndexFunc(env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+		if i >= 0 != limited || limited && env[i].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+			t.Errorf("%q: %v", values, env)
+		}
+	}
+}
+
 func TestTheOperatorPodIsRestricted(t *testing.T) {
 	pod := operator(render(t, "")).Spec.Template.Spec
 	if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot ||

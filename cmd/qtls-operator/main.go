@@ -16,6 +16,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -302,7 +304,7 @@ func cacheFor(o options) (cache.Options, error) {
 		return cache.Options{}, err
 	}
 	options := cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: slim,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*isGateways), Transform: slimPod},
 			&corev1.PersistentVolumeClaim{}: {Label: labels.NewSelector().Add(*isPools)},
@@ -332,6 +334,35 @@ func served(o options) []string {
 	}
 	slices.Sort(namespaces)
 	return slices.Compact(namespaces)
+}
+
+// slim drops what nobody reads: the fields' managers; what kubectl keeps for itself,
+// which in a Secret's metadata is the Secret's content; and what requests to others'
+// issuers hold. What is read so is written back by patches of the difference alone.
+func slim(o any) (any, error) {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return o, nil // a notice of what is gone
+	}
+	if cr, ok := o.(*cmapi.CertificateRequest); ok && !isOurs(cr) {
+		cr.Annotations, cr.Spec.Request, cr.Status.Certificate, cr.Status.CA = nil, nil, nil, nil
+	}
+	if m.GetManagedFields() != nil {
+		m.SetManagedFields(nil)
+	}
+	if a := m.GetAnnotations(); a[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(a, corev1.LastAppliedConfigAnnotation)
+		m.SetAnnotations(a)
+	}
+	return o, nil
+}
+
+// isOurs says whether a request is to an issuer of ours, or made for a
+// PQCCertificate. The cache cannot be told to have these alone, nor to treat
+// CertificateRequests apart: that takes cert-manager to be there at the start.
+func isOurs(cr *cmapi.CertificateRequest) bool {
+	owner := metav1.GetControllerOf(cr)
+	return cr.Spec.IssuerRef.Group == v1alpha1.GroupName || owner != nil && owner.Kind == "PQCCertificate"
 }
 
 // slimPod drops the spec, which nobody reads.

@@ -35,7 +35,7 @@ func (r *Reconciler) peerDeployments(ctx context.Context, b *v1alpha1.QTLSBenchm
 		return nil, nil
 	}
 	var list appsv1.DeploymentList
-	if err := r.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabels{v1alpha1.LabelBenchmark: v1alpha1.LabelValue(b.Name), componentLabel: peer.Component}); err != nil {
+	if err := r.APIReader.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabels{v1alpha1.LabelBenchmark: v1alpha1.LabelValue(b.Name), componentLabel: peer.Component}); err != nil {
 		return nil, fmt.Errorf("Deployments of QTLSBenchmark %s: %w", b.Name, err)
 	}
 	all := map[string]*appsv1.Deployment{}

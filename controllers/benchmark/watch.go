@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -36,7 +37,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.QTLSBenchmark{}). // its status too: conditions.Write
 		Owns(&batchv1.Job{}).
 		Owns(&v1alpha1.QTLSGateway{}). // copies
-		Owns(&appsv1.Deployment{}).    // peers
+		// Peers, by metadata: of Deployments there are many that are not ours. That of
+		// their status changes with it.
+		Owns(&appsv1.Deployment{}, builder.OnlyMetadata).
 		Watches(&v1alpha1.QTLSGateway{}, handler.EnqueueRequestsFromMapFunc(r.ofGateway)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)

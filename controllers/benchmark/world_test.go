@@ -323,7 +323,14 @@ func end(job *batchv1.Job, failed bool) {
 // start the controller as the operator does, with everybody else around it.
 func (w *world) start() (stop func()) {
 	w.t.Helper()
-	mgr := testenv.Manager(w.t)
+	mgr := testenv.Manager(w.t, func(o *ctrl.Options) {
+		o.Cache.DefaultTransform = func(o any) (any, error) {
+			if d, whole := o.(*appsv1.Deployment); whole {
+				w.t.Errorf("Deployment %s/%s is kept in memory, whose ever it is", d.Namespace, d.Name)
+			}
+			return o, nil
+		}
+	})
 	if err := w.reconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("test")).SetupWithManager(mgr); err != nil {
 		w.t.Fatal(err)
 	}
