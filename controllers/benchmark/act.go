@@ -407,7 +407,7 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 		}
 		used.Images = append(used.Images, images...)
 	}
-	result, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
+	result, machines, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
 	var not unreadable
 	if errors.As(err, &not) {
 		return record{Attempt: a.Attempt, Reason: v1alpha1.ReasonResultUnreadable, Message: conditions.Shorten(fmt.Sprintf("Job %q: %v", a.Job, err), 1500)}, nil
@@ -415,12 +415,16 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	if err != nil {
 		return record{}, err
 	}
-	return measured(a.Attempt, result, used)
+	made, err := measured(a.Attempt, result, used)
+	made.Machines, made.Images = machines, imagesOf(pods)
+	return made, err
 }
 
-// read the shards of a point from the pods' logs and merge them.
-func (r *Reconciler) read(ctx context.Context, pods []corev1.Pod, point string, completions int) (shard.Result, error) {
+// read the shards of a point from the pods' logs and merge them; with the machines that
+// they were made on.
+func (r *Reconciler) read(ctx context.Context, pods []corev1.Pod, point string, completions int) (shard.Result, []report.Machine, error) {
 	var shards []shard.Shard
+	var machines []report.Machine
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Status.Phase != corev1.PodSucceeded {
@@ -428,27 +432,30 @@ func (r *Reconciler) read(ctx context.Context, pods []corev1.Pod, point string, 
 		}
 		log, err := r.log(ctx, pod)
 		if err != nil {
-			return shard.Result{}, fmt.Errorf("log of pod %s: %w", pod.Name, err)
+			return shard.Result{}, nil, fmt.Errorf("log of pod %s: %w", pod.Name, err)
 		}
 		found, err := shard.Read(bytes.NewReader(log))
 		switch {
 		case err != nil:
-			return shard.Result{}, unreadable{fmt.Errorf("pod %q: %w", pod.Name, err)}
+			return shard.Result{}, nil, unreadable{fmt.Errorf("pod %q: %w", pod.Name, err)}
 		case len(found) != 1:
-			return shard.Result{}, unreadable{fmt.Errorf("pod %q printed %d lines that begin with %q, not 1", pod.Name, len(found), shard.Prefix)}
+			return shard.Result{}, nil, unreadable{fmt.Errorf("pod %q printed %d lines that begin with %q, not 1", pod.Name, len(found), shard.Prefix)}
 		case found[0].Point != point:
-			return shard.Result{}, unreadable{fmt.Errorf("pod %q measured %q, not %q", pod.Name, found[0].Point, point)}
+			return shard.Result{}, nil, unreadable{fmt.Errorf("pod %q measured %q, not %q", pod.Name, found[0].Point, point)}
 		}
 		shards = append(shards, found[0])
+		if m := found[0].Machine; m != nil && !slices.ContainsFunc(machines, func(o report.Machine) bool { return o.Name == pod.Spec.NodeName }) {
+			machines = append(machines, machineOf(pod.Spec.NodeName, *m))
+		}
 	}
 	if len(shards) != completions {
-		return shard.Result{}, unreadable{fmt.Errorf("%d of %d pods that ended well are still there; were some deleted?", len(shards), completions)}
+		return shard.Result{}, nil, unreadable{fmt.Errorf("%d of %d pods that ended well are still there; were some deleted?", len(shards), completions)}
 	}
 	result, err := shard.Merge(shards)
 	if err != nil {
-		return shard.Result{}, unreadable{err}
+		return shard.Result{}, nil, unreadable{err}
 	}
-	return result, nil
+	return result, machines, nil
 }
 
 func (r *Reconciler) log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {

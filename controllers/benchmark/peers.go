@@ -332,7 +332,7 @@ func (r *Reconciler) peerImages(ctx context.Context, b *v1alpha1.QTLSBenchmark) 
 		if err != nil {
 			return nil, err
 		}
-		for _, image := range gatewayImages(pods) {
+		for _, image := range imagesOf(pods) {
 			if image.Name = "peer " + p.Name; !slices.Contains(images, image) {
 				images = append(images, image)
 			}

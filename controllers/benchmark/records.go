@@ -14,6 +14,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/conditions"
 )
@@ -31,6 +32,9 @@ type record struct {
 	Result    json.RawMessage `json:"result,omitempty"`
 	// Versions of the programs that made the load.
 	Versions map[string]string `json:"versions,omitempty"`
+	// Machines that made the load, and the images of the pods there.
+	Machines []report.Machine `json:"machines,omitempty"`
+	Images   []report.Image   `json:"images,omitempty"`
 	// Usage of the gateway's pods in the window; nil where it was not observed.
 	Usage *usage `json:"usage,omitempty"`
 }

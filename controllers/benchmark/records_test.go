@@ -24,6 +24,7 @@ import (
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/machine"
 )
 
 // A result that no ConfigMap holds is recorded as none: what is not recorded would be
@@ -209,7 +210,7 @@ func TestSamplesOfAllMomentsFitIntoTheAnnotationsOfAJob(t *testing.T) {
 				Network:   &dataplane.Network{Segments: some(), Retransmitted: some(), BytesReceived: some(), BytesSent: some()},
 				HSM:       &dataplane.HSMUsage{Time: some(), Sessions: some(), Signatures: some(), Waited: stalled},
 				Tickets:   &dataplane.TicketUsage{StoreWaited: stalled},
-				Machine:   dataplane.Machine{CPUModel: "AMD EPYC 9454P 48-Core Processor", CPUs: 96, Kernel: "6.8.0-71-generic", Flags: strings.Fields(strings.Repeat("avx512_vpopcntdq ", 40))},
+				Machine:   machine.Machine{CPUModel: "AMD EPYC 9454P 48-Core Processor", CPUs: 96, Kernel: "6.8.0-71-generic", Flags: strings.Fields(strings.Repeat("avx512_vpopcntdq ", 40))},
 				Versions:  map[string]string{"haproxy": "3.2.4-98813a1", "openssl": "3.5.2", "oqsprovider": "0.9.0", "qtls-agent": "v0.4.0"}}}
 	}
 	text, err := taken.text()

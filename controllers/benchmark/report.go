@@ -80,12 +80,28 @@ func environment(s state) report.Environment {
 		}
 	}
 	program("Kubernetes", s.kubernetes)
+	described := func(known *[]report.Machine, machines []report.Machine) {
+		for _, m := range machines {
+			if !slices.ContainsFunc(*known, func(o report.Machine) bool { return o.Name == m.Name }) {
+				*known = append(*known, m)
+			}
+		}
+	}
+	image := func(images []report.Image) {
+		for _, i := range images {
+			if !slices.Contains(e.Images, i) {
+				e.Images = append(e.Images, i)
+			}
+		}
+	}
 	var measured *report.Quota // as its pods had it: the gateway that a copy is made of may change, or go, meanwhile
 	for _, m := range s.plan.Measurements {
 		one := s.records[m.Name()]
 		for _, name := range slices.Sorted(maps.Keys(one.Versions)) {
 			program(name+", load generator", one.Versions[name])
 		}
+		described(&e.Generators, one.Machines)
+		image(one.Images)
 		u := one.Usage
 		if u == nil {
 			continue
@@ -96,19 +112,13 @@ func environment(s state) report.Environment {
 		if measured == nil {
 			measured = u.Quota
 		}
-		for _, machine := range u.Machines {
-			if !slices.ContainsFunc(e.Machines, func(o report.Machine) bool { return o.Name == machine.Name }) {
-				e.Machines = append(e.Machines, machine)
-			}
-		}
-		for _, image := range u.Images {
-			if !slices.Contains(e.Images, image) {
-				e.Images = append(e.Images, image)
-			}
-		}
+		described(&e.Machines, u.Machines)
+		image(u.Images)
 	}
 	slices.SortStableFunc(e.Versions[1:], func(a, b report.Program) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(e.Machines, func(a, b report.Machine) int { return strings.Compare(a.Name, b.Name) })
+	for _, machines := range [][]report.Machine{e.Machines, e.Generators} {
+		slices.SortFunc(machines, func(a, b report.Machine) int { return strings.Compare(a.Name, b.Name) })
+	}
 	slices.SortFunc(e.Images, func(a, b report.Image) int { return strings.Compare(a.Name+a.Digest, b.Name+b.Digest) })
 	if measured == nil {
 		measured = ptr.To(limitsOf("haproxy", cmp.Or(s.benchmark.Spec.GatewayRef.Resources, resourcesOf(s.source))))
@@ -346,8 +356,8 @@ func stored(b *v1alpha1.QTLSBenchmark, ending string, files report.Place) *corev
 	return c
 }
 
-// gatewayImages are those of the gateway's pods, with their digests.
-func gatewayImages(pods []corev1.Pod) []report.Image {
+// imagesOf pods, with their digests.
+func imagesOf(pods []corev1.Pod) []report.Image {
 	var images []report.Image
 	for i := range pods {
 		for _, c := range pods[i].Status.ContainerStatuses {

@@ -1,15 +1,29 @@
 package benchmark
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/bench/validity"
+	"qtls.dev/qtls/internal/machine"
 )
 
 // saturating usage of so many replicas: each has used all of its quota, and the
@@ -76,5 +90,47 @@ func TestPodsThatMeasuredApartHaveNoResult(t *testing.T) {
 		if got := slices.ContainsFunc(reasons, func(r validity.Reason) bool { return r.Rule == validity.WindowsApart }); got != apart {
 			t.Errorf("one began %v late in a window of %v: %+v", late, l.Window, reasons)
 		}
+	}
+}
+
+// The load was made somewhere, with some image: another client's machine makes another
+// figure.
+func TestTheReportSaysWhereTheLoadWasMade(t *testing.T) {
+	s := stateIn(t, inPlace("Running"), 0)
+	m := s.plan.Measurements[0]
+	job := batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "load", UID: "job"}, Spec: batchv1.JobSpec{Completions: ptr.To[int32](3)}}
+	s.jobs, s.measured = []batchv1.Job{job}, &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web"}}
+	r := onFake(t, interceptor.Funcs{})
+	logs := map[string]string{}
+	for i, node := range []string{"n2", "n1", "n2"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("load-%d", i), Labels: map[string]string{batchv1.JobNameLabel: "load"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&job, batchv1.SchemeGroupVersion.WithKind("Job"))}},
+			Spec:   corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{Name: generator.Container, ImageID: "sha256:60303ae2"}}}}
+		if err := r.Client.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		begin := noon.UnixNano()
+		line, err := shard.Shard{Version: shard.Version, Point: generator.Point(s.benchmark, m), Segment: shard.Segment{Index: i, Count: 3}, Start: begin, End: begin + int64(time.Second),
+			Target: shard.Target{Host: "web:443"}, Machine: &machine.Machine{CPUModel: "CPU of " + node, CPUs: 4, Flags: []string{"aes"}, Kernel: "6.18.0"}}.Line()
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs[pod.Name] = line
+	}
+	r.Logs = func(_ context.Context, _, pod, _ string) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(logs[pod])), nil
+	}
+	one, err := r.collect(t.Context(), s, plan.Action{Job: "load", Measurements: []plan.Measurement{m}})
+	if err != nil || one.Reason != "" {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	s.records[m.Name()] = one
+	e := environment(s)
+	if diff := cmp.Diff([]report.Machine{{Name: "n1", CPUModel: "CPU of n1", CPUs: 4, Flags: []string{"aes"}, Kernel: "6.18.0"}, {Name: "n2", CPUModel: "CPU of n2", CPUs: 4, Flags: []string{"aes"}, Kernel: "6.18.0"}}, e.Generators); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]report.Image{{Name: generator.Container, Digest: "sha256:60303ae2"}}, e.Images); diff != "" || len(e.Machines) > 0 {
+		t.Error(diff, e.Machines)
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/resources"
 )
@@ -243,7 +244,7 @@ func (r *Reconciler) used(ctx context.Context, job *batchv1.Job, g *v1alpha1.QTL
 	if !observed && len(u.Replicas) == 0 {
 		return nil, err
 	}
-	u.Images, u.Quota = gatewayImages(pods), ptr.To(limitsOf("haproxy", g.Spec.Resources))
+	u.Images, u.Quota = imagesOf(pods), ptr.To(limitsOf("haproxy", g.Spec.Resources))
 	return u, err
 }
 
@@ -310,7 +311,7 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 			continue
 		}
 		if m := before.Usage.Machine; !slices.ContainsFunc(u.Machines, func(o report.Machine) bool { return o.Name == before.Node }) {
-			u.Machines = append(u.Machines, report.Machine{Name: before.Node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel})
+			u.Machines = append(u.Machines, machineOf(before.Node, m))
 		}
 		if total := after.Usage.MachineTotal - before.Usage.MachineTotal; total > 0 {
 			// The kernel may take idle time back that it has told: some waiting for I/O.
@@ -332,6 +333,11 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 		return 1
 	})
 	return u
+}
+
+// machineOf a node, for the report.
+func machineOf(node string, m machine.Machine) report.Machine {
+	return report.Machine{Name: node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel}
 }
 
 // quota of a replica in CPUs, 0 without one.

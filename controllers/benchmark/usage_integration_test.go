@@ -23,6 +23,7 @@ import (
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/internal/resources"
 )
 
@@ -110,7 +111,7 @@ func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
 	return func(at time.Time) (dataplane.Usage, error) {
 		since := at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC))
 		ticks := since.Milliseconds()
-		return dataplane.Usage{Versions: map[string]string{"HAProxy": "3.2.1"}, Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: dataplane.Machine{CPUModel: "Some CPU", CPUs: 2},
+		return dataplane.Usage{Versions: map[string]string{"HAProxy": "3.2.1"}, Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: machine.Machine{CPUModel: "Some CPU", CPUs: 2},
 			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
 	}
 }

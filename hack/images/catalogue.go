@@ -97,7 +97,7 @@ var programs = map[string]program{
 	"qtls-probe-go1.26": {module: "e2e/probe", pkg: ".", toolchain: "go1.26.8"},
 	"qtls-probe-go1.27": {module: "e2e/probe", pkg: ".", toolchain: "go1.27.4"},
 	"qtls-k6": {
-		module: k6Module, pkg: ".", linked: true, uses: []string{"internal/bench/load", "internal/bench/session", "internal/bench/shard", "internal/cgroup"},
+		module: k6Module, pkg: ".", linked: true, uses: []string{"internal/bench/load", "internal/bench/session", "internal/bench/shard", "internal/cgroup", "internal/machine"},
 		license: "AGPL-3.0-only", licenseOf: "go.k6.io/k6",
 	},
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
+	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/internal/version"
 )
 
@@ -81,11 +81,11 @@ func usageOf(ctx context.Context, admin runtime.Admin) (dataplane.Usage, error) 
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
-	machine, err := machineOf(os.ReadFile)
+	here, err := machine.Describe(os.ReadFile)
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
-	return dataplane.Usage{Machine: machine, Time: now.UnixNano(), Worker: fmt.Sprintf("%d@%d", info.PID, info.Started), CPU: int64(cpu),
+	return dataplane.Usage{Machine: here, Time: now.UnixNano(), Worker: fmt.Sprintf("%d@%d", info.PID, info.Started), CPU: int64(cpu),
 		TLSConnections: int64(info.TLSConnections), Connections: int64(info.Connections), MachineTotal: total, MachineIdle: idle}, nil
 }
 
@@ -247,32 +247,4 @@ func parseStat(stat string) (total, idle int64, err error) {
 		}
 	}
 	return total, idle, nil
-}
-
-// cryptographic are the CPU flags that cryptography uses.
-var cryptographic = []string{"adx", "aes", "asimd", "avx2", "avx512f", "avx512ifma", "bmi2", "pclmulqdq", "sha2", "sha3", "sha_ni", "sve", "vaes", "vpclmulqdq"}
-
-func machineOf(read func(string) ([]byte, error)) (dataplane.Machine, error) {
-	kernel, err := read("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return dataplane.Machine{}, err
-	}
-	cpus, err := read("/proc/cpuinfo")
-	if err != nil {
-		return dataplane.Machine{}, err
-	}
-	m := dataplane.Machine{Kernel: strings.TrimSpace(string(kernel))}
-	for line := range strings.Lines(string(cpus)) {
-		name, value, _ := strings.Cut(line, ":")
-		switch value = strings.TrimSpace(value); strings.TrimSpace(name) {
-		case "processor":
-			m.CPUs++
-		case "model name":
-			m.CPUModel = value
-		case "flags", "Features": // of x86 and of Arm
-			m.Flags = slices.DeleteFunc(strings.Fields(value), func(flag string) bool { return !slices.Contains(cryptographic, flag) })
-		}
-	}
-	slices.Sort(m.Flags)
-	return m, nil
 }

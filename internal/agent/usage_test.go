@@ -39,20 +39,6 @@ func TestTheMachinesTimeIsThatOfAllItsCPUs(t *testing.T) {
 	}
 }
 
-func TestTheMachineIsDescribed(t *testing.T) {
-	files := map[string]string{
-		"/proc/sys/kernel/osrelease": "6.18.0\n",
-		"/proc/cpuinfo":              "processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\nflags\t\t: fpu avx2 aes hypervisor\n\nprocessor\t: 1\nmodel name\t: Some CPU @ 2.50GHz\nflags\t\t: fpu avx2 aes hypervisor\n",
-	}
-	m, err := machineOf(func(name string) ([]byte, error) { return []byte(files[name]), nil })
-	if want := (dataplane.Machine{CPUModel: "Some CPU @ 2.50GHz", CPUs: 2, Flags: []string{"aes", "avx2"}, Kernel: "6.18.0"}); !reflect.DeepEqual(m, want) || err != nil {
-		t.Errorf("%+v, %v", m, err)
-	}
-	if _, err := machineOf(func(string) ([]byte, error) { return nil, os.ErrNotExist }); err == nil {
-		t.Error("without /proc there is a machine")
-	}
-}
-
 func TestWithoutHAProxyThereIsNoUsage(t *testing.T) {
 	w := httptest.NewRecorder()
 	(&Agent{Options: Options{Metrics: NewMetrics()}}).usage(w, httptest.NewRequest(http.MethodGet, "/v1/usage", nil))

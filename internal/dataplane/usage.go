@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"qtls.dev/qtls/internal/cgroup"
+	"qtls.dev/qtls/internal/machine"
 )
 
 // UsagePath is where an agent says what its pod has used.
@@ -36,7 +37,7 @@ type Usage struct {
 	MachineTotal int64 `json:"machineTotal"`
 	MachineIdle  int64 `json:"machineIdle"`
 	// Machine is the node.
-	Machine Machine `json:"machine"`
+	Machine machine.Machine `json:"machine"`
 	// Versions of the programs in the pod, by name.
 	Versions map[string]string `json:"versions,omitempty"`
 }
@@ -69,13 +70,4 @@ type TicketUsage struct {
 	// StoreWaited is for how long the agent has waited for the store in total. No
 	// handshake did.
 	StoreWaited time.Duration `json:"storeWaited"`
-}
-
-// Machine is what figures of CPU time belong to.
-type Machine struct {
-	CPUModel string `json:"cpuModel"`
-	CPUs     int    `json:"cpus"`
-	// Flags of the CPUs that cryptography uses.
-	Flags  []string `json:"flags,omitempty"`
-	Kernel string   `json:"kernel"`
 }

@@ -17,6 +17,7 @@ import (
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/cgroup"
+	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/k6/openssl"
 )
 
@@ -218,6 +219,9 @@ func (r *recorder) line(now time.Time) (string, error) {
 	// This pod's own window: whether it has enough in common with the others', who puts them together judges.
 	s.Start = max(s.Start, r.began.UnixNano())
 	s.StartLag = r.startLag()
+	if here, err := machine.Describe(os.ReadFile); err == nil {
+		s.Machine = &here
+	}
 	// A pod without CPU comes too late to look as well, and it is just that pod which is to be told of.
 	from, to := r.cpu[0], r.cpu[1]
 	if to == (cpuTime{}) {

@@ -258,6 +258,9 @@ func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
 	r.call(ended(15*time.Second), true, 0, start)
 	r.cpu = [2]cpuTime{{70, 3, 1000, 500, 400}, {370, 5, 9000, 6500, 4400}}
+	if s := measured(t, r); s.Machine == nil || s.Machine.CPUs < 1 || s.Machine.Kernel == "" {
+		t.Errorf("the machine is %+v", s.Machine)
+	}
 	want := shard.CPU{Client: int64(time.Millisecond), Periods: 300, ThrottledPeriods: 2, Used: 8000, MachineTotal: 6000, MachineIdle: 4000}
 	if s := measured(t, r); s.CPU != want {
 		t.Errorf("got %+v, want %+v", s.CPU, want)

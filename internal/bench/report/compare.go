@@ -175,9 +175,9 @@ func differences(before, now Report) []string {
 	}
 	// Machines of one kind are alike, whatever they are called and however many of them
 	// the replicas happened to be on.
-	kinds := func(e Environment) string {
+	kinds := func(machines []Machine) string {
 		var all []string
-		for _, m := range e.Machines {
+		for _, m := range machines {
 			flags := slices.Clone(m.Flags)
 			slices.Sort(flags)
 			all = append(all, fmt.Sprintf("%s with %d CPUs (%s)", m.CPUModel, m.CPUs, strings.Join(flags, " ")))
@@ -188,7 +188,11 @@ func differences(before, now Report) []string {
 		slices.Sort(all)
 		return strings.Join(slices.Compact(all), ", ")
 	}
-	differ("machines", kinds(was), kinds(is))
+	differ("machines", kinds(was.Machines), kinds(is.Machines))
+	// A slower client looks like a slower gateway.
+	if len(was.Generators) > 0 && len(is.Generators) > 0 {
+		differ("load generator's machines", kinds(was.Generators), kinds(is.Generators))
+	}
 	quotas := func(e Environment) string {
 		var all []string
 		for _, q := range e.Quotas {

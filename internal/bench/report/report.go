@@ -77,7 +77,9 @@ type Environment struct {
 	Versions []Program `json:"versions,omitempty"`
 	Images   []Image   `json:"images,omitempty"`
 	Machines []Machine `json:"machines,omitempty"`
-	Quotas   []Quota   `json:"quotas,omitempty"`
+	// Generators are the machines that the load was made on; older reports have none.
+	Generators []Machine `json:"generators,omitempty"`
+	Quotas     []Quota   `json:"quotas,omitempty"`
 }
 
 // Program is one that took part.
@@ -92,7 +94,7 @@ type Image struct {
 	Digest string `json:"digest"`
 }
 
-// Machine is a node.
+// Machine is a node: Machines are the gateway's.
 type Machine struct {
 	Name     string   `json:"name"`
 	CPUModel string   `json:"cpuModel"`

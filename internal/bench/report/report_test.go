@@ -932,6 +932,28 @@ func TestOtherMachinesAndQuotasAreNotComparedUnlessForced(t *testing.T) {
 	}
 }
 
+// A slower client looks like a slower gateway. Reports that are older do not tell of it.
+func TestAnotherMachineOfTheLoadGeneratorIsNotComparedUnlessForced(t *testing.T) {
+	xeon, epyc := []Machine{{Name: "c", CPUModel: "Xeon", CPUs: 8}}, []Machine{{Name: "d", CPUModel: "EPYC", CPUs: 8}}
+	for _, c := range []struct {
+		was, is []Machine
+		want    []string
+	}{
+		{xeon, epyc, []string{"load generator's machines: Xeon with 8 CPUs (), and now EPYC with 8 CPUs ()"}},
+		{xeon, xeon, nil}, {nil, xeon, nil}, {xeon, nil, nil},
+	} {
+		r, before := compared(t, 100, 2), compared(t, 100, 2)
+		r.Environment.Generators, before.Environment.Generators = c.is, c.was
+		r.Compare(before, tolerance, false)
+		if got := r.Comparison; got.Refused != (c.want != nil) || !slices.Equal(got.Differences, c.want) {
+			t.Errorf("%v and %v: refused %v: %q", c.was, c.is, got.Refused, got.Differences)
+		}
+		if c.is != nil && !strings.Contains(r.Markdown(), "Load generator's machine "+c.is[0].Name) {
+			t.Errorf("the report does not say that it was made on %+v", c.is)
+		}
+	}
+}
+
 func TestAnotherLoadIsNotComparedUnlessForced(t *testing.T) {
 	const was = "load: 4 clients for each replica, latency at 50 % of the capacity, and now "
 	for want, change := range map[string]func(r *Report){

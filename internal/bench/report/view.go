@@ -457,19 +457,23 @@ func (r Report) evidence() (header []string, rows [][]string) {
 // environment in lines of a name and what it is.
 func (r Report) environment() [][2]string {
 	var lines [][2]string
-	for _, m := range r.Environment.Machines {
-		text := fmt.Sprintf("%s, %d CPUs", m.CPUModel, m.CPUs)
-		if m.Memory > 0 {
-			text += ", " + figure3(float64(m.Memory)/(1<<30)) + " GiB"
+	describe := func(what string, machines []Machine) {
+		for _, m := range machines {
+			text := fmt.Sprintf("%s, %d CPUs", m.CPUModel, m.CPUs)
+			if m.Memory > 0 {
+				text += ", " + figure3(float64(m.Memory)/(1<<30)) + " GiB"
+			}
+			if m.Kernel != "" {
+				text += ", Linux " + m.Kernel
+			}
+			if len(m.Flags) > 0 {
+				text += "; " + strings.Join(m.Flags, " ")
+			}
+			lines = append(lines, [2]string{what + " " + m.Name, text})
 		}
-		if m.Kernel != "" {
-			text += ", Linux " + m.Kernel
-		}
-		if len(m.Flags) > 0 {
-			text += "; " + strings.Join(m.Flags, " ")
-		}
-		lines = append(lines, [2]string{"Machine " + m.Name, text})
 	}
+	describe("Machine", r.Environment.Machines)
+	describe("Load generator's machine", r.Environment.Generators)
 	for _, q := range r.Environment.Quotas {
 		lines = append(lines, [2]string{"Limits of " + q.Container, fmt.Sprintf("CPU %s, memory %s", orNone(q.CPU), orNone(q.Memory))})
 	}

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"qtls.dev/qtls/internal/machine"
 )
 
 // Version is that of the line's format.
@@ -49,6 +51,8 @@ type Shard struct {
 	Failures   map[Failure]int64 `json:"failures,omitempty"`
 	Handshakes []Series          `json:"handshakes,omitempty"`
 	CPU        CPU               `json:"cpu"`
+	// Machine that the pod is on; nil where it cannot see it.
+	Machine *machine.Machine `json:"machine,omitempty"`
 	// Versions of the programs that made the load, by name.
 	Versions map[string]string `json:"versions,omitempty"`
 }
@@ -180,6 +184,7 @@ const (
 	mostServers  = 1024
 	mostPrograms = 16
 	mostText     = 256
+	mostFlags    = 64
 )
 
 // validate says what is wrong with a shard.
@@ -293,6 +298,18 @@ func (s Shard) validate() error {
 	count("cpu.machineTotal", s.CPU.MachineTotal)
 	if s.CPU.MachineIdle < 0 || s.CPU.MachineIdle > s.CPU.MachineTotal {
 		bad("cpu.machineIdle", s.CPU.MachineIdle, fmt.Sprintf("0 to %d, the machine's CPU time", s.CPU.MachineTotal))
+	}
+	if m := s.Machine; m != nil {
+		text("machine.cpuModel", m.CPUModel, false)
+		text("machine.kernel", m.Kernel, false)
+		count("machine.cpus", int64(m.CPUs))
+		if len(m.Flags) > mostFlags {
+			bad("machine.flags", len(m.Flags), fmt.Sprintf("at most %d", mostFlags))
+		} else {
+			for _, flag := range m.Flags {
+				text("machine.flags", flag, true)
+			}
+		}
 	}
 	if len(s.Versions) > mostPrograms {
 		bad("versions", len(s.Versions), fmt.Sprintf("at most %d", mostPrograms))

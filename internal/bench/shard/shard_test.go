@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"qtls.dev/qtls/internal/machine"
 )
 
 // histogram counts milliseconds.
@@ -225,20 +227,24 @@ func TestShardsThatCannotBe(t *testing.T) {
 		change func(s *Shard)
 		want   string
 	}{
-		"no point":               {func(s *Shard) { s.Point = "" }, `point ""`},
-		"a line in a text":       {func(s *Shard) { s.Target.SNI = "a\nb" }, `target.sni "a\nb": want printable text`},
-		"segment out of range":   {func(s *Shard) { s.Segment.Index = 1 }, "segment 1/1"},
-		"no segments":            {func(s *Shard) { s.Segment = Segment{} }, "segment 0/0"},
-		"no window":              {func(s *Shard) { s.End = s.Start }, "window"},
-		"negative count":         {func(s *Shard) { s.Dropped = -1 }, "dropped -1"},
-		"unknown failure":        {func(s *Shard) { s.Failures = map[Failure]int64{"Bad": 3} }, `failures "Bad": want one of [Connect`},
-		"an alert elsewhere":     {func(s *Shard) { s.Failures = map[Failure]int64{"HTTP(500)": 3} }, `failures "HTTP(500)"`},
-		"count and histogram":    {func(s *Shard) { s.Handshakes[0].Count = 3; s.Iterations = 0 }, "handshakes[0].handshake 2: want one for each of 3"},
-		"more in a part":         {func(s *Shard) { s.Handshakes[0].Client = histogram(1, 1, 1) }, "handshakes[0].client 3"},
-		"a kind twice":           {func(s *Shard) { s.Handshakes = append(s.Handshakes, s.Handshakes[0]) }, "each kind once"},
-		"more by servers":        {func(s *Shard) { s.Handshakes[0].Servers["b"] = 1 }, "handshakes[0].servers.gateway-a 2"},
-		"lost iterations":        {func(s *Shard) { s.Iterations = 4 }, "iterations 4"},
-		"idle without end":       {func(s *Shard) { s.CPU.MachineIdle, s.CPU.MachineTotal = 11, 10 }, "cpu.machineIdle 11: want 0 to 10"},
+		"no point":             {func(s *Shard) { s.Point = "" }, `point ""`},
+		"a line in a text":     {func(s *Shard) { s.Target.SNI = "a\nb" }, `target.sni "a\nb": want printable text`},
+		"segment out of range": {func(s *Shard) { s.Segment.Index = 1 }, "segment 1/1"},
+		"no segments":          {func(s *Shard) { s.Segment = Segment{} }, "segment 0/0"},
+		"no window":            {func(s *Shard) { s.End = s.Start }, "window"},
+		"negative count":       {func(s *Shard) { s.Dropped = -1 }, "dropped -1"},
+		"unknown failure":      {func(s *Shard) { s.Failures = map[Failure]int64{"Bad": 3} }, `failures "Bad": want one of [Connect`},
+		"an alert elsewhere":   {func(s *Shard) { s.Failures = map[Failure]int64{"HTTP(500)": 3} }, `failures "HTTP(500)"`},
+		"count and histogram":  {func(s *Shard) { s.Handshakes[0].Count = 3; s.Iterations = 0 }, "handshakes[0].handshake 2: want one for each of 3"},
+		"more in a part":       {func(s *Shard) { s.Handshakes[0].Client = histogram(1, 1, 1) }, "handshakes[0].client 3"},
+		"a kind twice":         {func(s *Shard) { s.Handshakes = append(s.Handshakes, s.Handshakes[0]) }, "each kind once"},
+		"more by servers":      {func(s *Shard) { s.Handshakes[0].Servers["b"] = 1 }, "handshakes[0].servers.gateway-a 2"},
+		"lost iterations":      {func(s *Shard) { s.Iterations = 4 }, "iterations 4"},
+		"idle without end":     {func(s *Shard) { s.CPU.MachineIdle, s.CPU.MachineTotal = 11, 10 }, "cpu.machineIdle 11: want 0 to 10"},
+		"a machine of many words": {func(s *Shard) {
+			s.Machine = &machine.Machine{CPUModel: "x", Flags: slices.Repeat([]string{"aes"}, 65)}
+		}, "machine.flags 65: want at most 64"},
+		"a machine of no kind":   {func(s *Shard) { s.Machine = &machine.Machine{CPUModel: strings.Repeat("x", 257)} }, "machine.cpuModel"},
 		"throttled without":      {func(s *Shard) { s.CPU.ThrottledPeriods = 301 }, "cpu.throttledPeriods 301"},
 		"sums that overflow":     {func(s *Shard) { s.Failures = map[Failure]int64{HTTP: math.MaxInt64, Reset: math.MaxInt64} }, "failures.HTTP"},
 		"a name without an end":  {func(s *Shard) { s.Handshakes[0].Group = strings.Repeat("x", 300) }, "at most 256 bytes"},
