@@ -21,8 +21,9 @@ type scopedRules struct {
 // resource is a resource of a group, without its subresource.
 type resource struct{ group, name string }
 
-// own are resources that the operator uses in its own namespace only.
-var own = map[resource]bool{{"coordination.k8s.io", "leases"}: true}
+// own are resources that the operator uses in its own namespace only: the lease, and
+// the events that are about it. Those about other objects are of events.k8s.io.
+var own = map[resource]bool{{"coordination.k8s.io", "leases"}: true, {"", "events"}: true}
 
 // clusterScoped are our own cluster-scoped resources and those of others that
 // the operator may read.

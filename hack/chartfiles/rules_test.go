@@ -19,6 +19,8 @@ func TestRulesAreSplitByWhereTheyAreNeeded(t *testing.T) {
 	got := split([]rbacv1.PolicyRule{
 		rule("", []string{"secrets"}, read),
 		rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
+		rule("", []string{"events"}, []string{"create"}),
+		rule("events.k8s.io", []string{"events"}, []string{"create"}),
 		rule("qtls.dev", []string{"qtlsgateways", "qtlspolicies"}, read),
 		rule("qtls.dev", []string{"pqcclusterissuers/status"}, []string{"patch"}),
 	}, scoped)
@@ -30,9 +32,13 @@ func TestRulesAreSplitByWhereTheyAreNeeded(t *testing.T) {
 		},
 		Namespaced: []rbacv1.PolicyRule{
 			rule("", []string{"secrets"}, read),
+			rule("events.k8s.io", []string{"events"}, []string{"create"}),
 			rule("qtls.dev", []string{"qtlsgateways"}, read),
 		},
-		Own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"leases"}, []string{"create"})},
+		Own: []rbacv1.PolicyRule{
+			rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
+			rule("", []string{"events"}, []string{"create"}),
+		},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
