@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
@@ -379,6 +380,36 @@ func TestWhatBelongsToSomebodyElseIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, c, g, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPodsNotReady, "")
+}
+
+// behind is a cache that has nothing yet.
+type behind struct{ client.Client }
+
+func (b behind) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+// An apply takes over what there is: what the cache does not have yet may be there
+// all the same.
+func TestACacheThatIsBehindTakesNothingFromSomebodyElse(t *testing.T) {
+	c := testenv.Client(t)
+	ns := testenv.Namespace(t, c)
+	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web-gateway"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}
+	g := webGateway(ns)
+	create(t, c, theirs, g)
+	r := &Reconciler{Client: behind{c}, APIReader: c}
+	if err := r.applyObject(t.Context(), g, resources.Service(g, nil)); err == nil || !strings.Contains(err.Error(), `Service "web-gateway" exists in namespace`) {
+		t.Errorf("%v; want that it is somebody else's", err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || theirs.Spec.Ports[0].Port != 1 || len(theirs.OwnerReferences) > 0 {
+		t.Errorf("their Service was changed: %+v (%v)", theirs.Spec, err)
+	}
+	if err := c.Delete(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.applyObject(t.Context(), g, resources.Service(g, nil)); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {

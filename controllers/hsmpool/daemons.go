@@ -281,7 +281,7 @@ func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 				continue
 			}
 		}
-		version, err := owned.Apply(ctx, r.Client, r.Client, pool, "HSMPool", o)
+		version, err := owned.Writer{Client: r.Client, Cached: r.Client, Live: r.APIReader}.Apply(ctx, pool, "HSMPool", o)
 		if err != nil {
 			return err
 		}

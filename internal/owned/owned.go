@@ -21,15 +21,25 @@ import (
 // had is free: no event tells.
 const lookForFreeName = 10 * time.Second
 
+// Writer writes objects.
+type Writer struct {
+	Client client.Client
+	// Cached reads what is there, and may be behind. Live does not: it is asked about
+	// what the cache does not have, for an apply takes over what there is.
+	Cached, Live client.Reader
+}
+
 // Apply one object, unless one of its name is there already that the owner does
-// not control. Metadata of what is there is read from reader. It returns the
-// resource version. What the owner is called, such as "gateway", is for the
-// message.
-func Apply(ctx context.Context, c client.Client, reader client.Reader, owner client.Object, called string, o client.Object) (string, error) {
+// not control. It returns the resource version. What the owner is called, such as
+// "gateway", is for the message.
+func (w Writer) Apply(ctx context.Context, owner client.Object, called string, o client.Object) (string, error) {
 	kind := o.GetObjectKind().GroupVersionKind()
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(kind)
-	err := reader.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	err := w.Cached.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	if apierrors.IsNotFound(err) && w.Cached != w.Live {
+		err = w.Live.Get(ctx, client.ObjectKeyFromObject(o), existing)
+	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
 	}
@@ -45,7 +55,7 @@ func Apply(ctx context.Context, c client.Client, reader client.Reader, owner cli
 	unstructured.RemoveNestedField(u.Object, "status") // what a typed object always writes and nobody meant
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
 	}
