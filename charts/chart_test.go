@@ -92,6 +92,34 @@ func TestDefinitionsAreThoseOfConfig(t *testing.T) {
 	}
 }
 
+// Whatever the release is called, and also where another tool has installed them.
+func TestTheCommandThatRemovesTheDefinitionsFindsThem(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join("..", "config", "crd", "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("config/crd: %d definitions (%v)", len(paths), err)
+	}
+	for _, page := range []string{filepath.Join("..", "docs", "install.md"), filepath.Join("qtls", "README.md")} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := regexp.MustCompile(`kubectl get crd --output=name \| grep '(.+)' \| xargs kubectl delete`).FindSubmatch(text)
+		if command == nil {
+			t.Fatalf("%s has no command that removes them", page)
+		}
+		finds := regexp.MustCompile(string(command[1]))
+		for _, path := range paths {
+			group, plural, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".yaml"), "_")
+			if name := "customresourcedefinition.apiextensions.k8s.io/" + plural + "." + group; !finds.MatchString(name) {
+				t.Errorf("%s: the command does not find %s", page, name)
+			}
+		}
+		if name := "customresourcedefinition.apiextensions.k8s.io/certificates.cert-manager.io"; finds.MatchString(name) {
+			t.Errorf("%s: the command finds %s", page, name)
+		}
+	}
+}
+
 func TestDefinitionsCanBeLeftOutOrGoWithTheRelease(t *testing.T) {
 	if n := render(t, "crds: {install: false}").count("CustomResourceDefinition"); n != 0 {
 		t.Errorf("%d definitions in spite of crds.install=false", n)
