@@ -291,8 +291,8 @@ metrics:
 		"qtls-hsm":      resources.HsmdSelector("pool", "member"),
 	} {
 		pods := get[*unstructured.Unstructured](r, "PodMonitor qtls-system/"+monitor)
-		if names, _, _ := unstructured.NestedStringSlice(pods.Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(names, []string{"one"}) {
-			t.Errorf("%s looks into %v, want the namespaces that are served", monitor, names)
+		if names, _, _ := unstructured.NestedStringSlice(pods.Object, "spec", "namespaceSelector", "matchNames"); !slices.Equal(names, []string{"one", namespace}) {
+			t.Errorf("%s looks into %v, want the namespaces that are served, and the operator's own is one", monitor, names)
 		}
 		if selected, _, _ := unstructured.NestedStringMap(pods.Object, "spec", "selector", "matchLabels"); !isSubset(selected, labels) {
 			t.Errorf("%s selects %v, the pods have %v", monitor, selected, labels)
