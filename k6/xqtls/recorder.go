@@ -50,10 +50,12 @@ type recorder struct {
 	series map[shard.Kind]*shard.Series
 	// began is the latest beginning of a scenario.
 	began time.Time
-	// starts are the iterations of the phase Latency that began in the window, and drops those that were dropped, ever:
-	// k6 tells of these when it likes to, so only the end knows which place in the schedule an iteration had.
+	// starts are the iterations of the phase Latency that began in the window, of the last moments: k6 tells a little later
+	// of those that it dropped, and only then is known which place in the schedule an iteration had. lags are of those before.
 	starts []startedAt
-	drops  []droppedAt
+	lags   *shard.Histogram
+	// drops are those that were dropped, ever, in order.
+	drops []droppedAt
 	// cpu is what was used up to the window's ends.
 	cpu [2]cpuTime
 }
@@ -64,11 +66,19 @@ type startedAt struct {
 	lag time.Duration
 }
 
-// droppedAt is how many iterations were dropped at a time.
+// droppedAt is how many iterations were dropped up to a time.
 type droppedAt struct {
 	at time.Time
 	n  int64
 }
+
+const (
+	// told is after how long k6 has told of what it dropped: it does so each 50 ms, unless it has no CPU.
+	told = 5 * time.Second
+	// together are drops that are kept as one, so that those of a long load take little memory. Drops in the window make
+	// a measurement no result, whatever the lags are.
+	together = 10 * time.Millisecond
+)
 
 func newRecorder(l load.Load, s shard.Segment) *recorder {
 	return &recorder{
@@ -121,6 +131,7 @@ func (r *recorder) call(o outcome, first bool, number uint64, began time.Time) {
 		if r.load.Phase == load.Latency {
 			due := began.Add(time.Duration(number) * r.interval())
 			r.starts = append(r.starts, startedAt{o.begin, o.begin.Sub(due)})
+			r.place(o.end.Add(-told))
 		}
 	}
 	r.shard.CPU.Client += int64(o.report.Client)
@@ -164,7 +175,14 @@ func (r *recorder) add(o outcome) {
 func (r *recorder) dropped(at time.Time, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.drops = append(r.drops, droppedAt{at, n})
+	switch last := len(r.drops) - 1; {
+	case last < 0:
+		r.drops = append(r.drops, droppedAt{at, n})
+	case at.Sub(r.drops[last].at) < together:
+		r.drops[last].n += n
+	default:
+		r.drops = append(r.drops, droppedAt{at, r.drops[last].n + n})
+	}
 	if r.inside(at) {
 		r.shard.Dropped += n
 	}
@@ -173,22 +191,21 @@ func (r *recorder) dropped(at time.Time, n int64) {
 // interval is that of the whole load's schedule.
 func (r *recorder) interval() time.Duration { return time.Second / time.Duration(r.load.Rate) }
 
-// startLag is by how much iterations began later than they were due. k6 numbers those that it begins, and each that it
-// drops before one puts that one off by a place of this pod: by as many places of the whole load as there are pods.
-func (r *recorder) startLag() *shard.Histogram {
-	if len(r.starts) == 0 {
-		return nil
-	}
-	slices.SortFunc(r.starts, func(a, b startedAt) int { return a.at.Compare(b.at) })
-	slices.SortFunc(r.drops, func(a, b droppedAt) int { return a.at.Compare(b.at) })
-	lags, next, before := &shard.Histogram{}, 0, int64(0)
-	for _, s := range r.starts {
-		for ; next < len(r.drops) && r.drops[next].at.Before(s.at); next++ {
-			before += r.drops[next].n
+// place iterations that began before a time in the schedule: it says by how much they began later than they were due. k6
+// numbers those that it begins, and each that it drops before one puts that one off by a place of this pod: by as many places
+// of the whole load as there are pods.
+func (r *recorder) place(before time.Time) {
+	for ; len(r.starts) > 0 && r.starts[0].at.Before(before); r.starts = r.starts[1:] {
+		s := r.starts[0]
+		i, _ := slices.BinarySearchFunc(r.drops, s.at, func(d droppedAt, at time.Time) int { return d.at.Compare(at) })
+		if i > 0 {
+			s.lag -= time.Duration(r.drops[i-1].n) * time.Duration(r.shard.Segment.Count) * r.interval()
 		}
-		lags.Record(s.lag - time.Duration(before)*time.Duration(r.shard.Segment.Count)*r.interval())
+		if r.lags == nil {
+			r.lags = &shard.Histogram{}
+		}
+		r.lags.Record(s.lag)
 	}
-	return lags
 }
 
 // watch reads what was used at both ends of the window.
@@ -218,7 +235,8 @@ func (r *recorder) line(now time.Time) (string, error) {
 	s := r.shard
 	// This pod's own window: whether it has enough in common with the others', who puts them together judges.
 	s.Start = max(s.Start, r.began.UnixNano())
-	s.StartLag = r.startLag()
+	r.place(r.load.End())
+	s.StartLag = r.lags
 	if here, err := machine.Describe(os.ReadFile); err == nil {
 		s.Machine = &here
 	}

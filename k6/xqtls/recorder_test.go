@@ -127,6 +127,39 @@ func TestAnIterationIsDueAtItsPlaceInTheSchedule(t *testing.T) {
 	}
 }
 
+// A window may last for half an hour, at thousands of iterations a second.
+func TestTheMemoryOfALongLoadDoesNotGrow(t *testing.T) {
+	l := measuring()
+	l.Phase, l.Rate, l.Window = load.Latency, 1000, 10*time.Minute
+	r := newRecorder(l, shard.Segment{Count: 1})
+	const dropped = 50 // in the warm-up
+	for i := range dropped {
+		r.dropped(start.Add(time.Duration(i)*time.Millisecond), 1)
+	}
+	most := 0
+	for i := range int(l.Window / time.Millisecond) {
+		at := 10*time.Second + time.Duration(i)*time.Millisecond
+		o := ended(at + 5*time.Millisecond)
+		o.begin = start.Add(at + 2*time.Millisecond)
+		r.call(o, true, uint64(10_000+i-dropped), start)
+		most = max(most, cap(r.starts))
+	}
+	if seconds := most / l.Rate; seconds > 20 {
+		t.Errorf("the iterations of %d s are kept", seconds)
+	}
+	if s := measured(t, r); s.StartLag.Count() != s.Iterations || longest(s.StartLag) != 2*time.Millisecond || s.StartLag.Min() < 1900*time.Microsecond {
+		t.Errorf("%d lags of %v to %v of %d iterations; want 2ms of each", s.StartLag.Count(), s.StartLag.Min(), s.StartLag.Max(), s.Iterations)
+	}
+
+	r = newRecorder(l, shard.Segment{Count: 1})
+	for i := range 60_000 {
+		r.dropped(start.Add(time.Duration(i)*time.Millisecond), 1)
+	}
+	if last := len(r.drops) - 1; last > 6000 || r.drops[last].n != 60_000 {
+		t.Errorf("of 60000 drops in a minute %d times are kept, the last of %d", last+1, r.drops[last].n)
+	}
+}
+
 // The others have measured without it by then: who merges judges of that.
 func TestAPodThatBeginsInsideTheWindowSaysSince(t *testing.T) {
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
