@@ -122,7 +122,7 @@ func TestASessionSamplesAGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"qtls_session_samples_total{", `class="Timeout"`, `statistic="p99"`, `of="server"`, "qtls_session_end_timestamp_seconds{"} {
+	for _, want := range []string{"qtls_session_samples_total{", `class="Timeout"`, "qtls_session_missed_total{", `statistic="p99"`, `of="server"`, "qtls_session_end_timestamp_seconds{"} {
 		if !strings.Contains(string(metrics), want) {
 			t.Errorf("metrics have no %s:\n%s", want, metrics)
 		}

@@ -174,14 +174,18 @@ type sampler struct {
 
 // run until the context ends. The sample that is being made then is the last one, and the last summary has it.
 func (s *sampler) run(ctx context.Context) error {
-	due, summaries := time.NewTicker(s.options.interval), time.NewTicker(s.options.every)
-	defer due.Stop()
+	summaries := time.NewTicker(s.options.every)
 	defer summaries.Stop()
-	for ctx.Err() == nil {
+	for due := time.Now(); ctx.Err() == nil; {
 		s.sample(ctx)
+		var missed int64
+		due, missed = next(due, time.Now(), s.options.interval)
+		s.session.Miss(missed)
+		s.metrics.missed.Add(float64(missed))
+		wait := time.After(time.Until(due))
 		for waiting := true; waiting; {
 			select {
-			case <-due.C:
+			case <-wait:
 				waiting = false
 			case <-summaries.C:
 				if err := s.write(s.session.Cut(time.Now())); err != nil {
@@ -193,6 +197,17 @@ func (s *sampler) run(ctx context.Context) error {
 		}
 	}
 	return s.write(s.session.Cut(time.Now()))
+}
+
+// next sample is due when, after the one that was and is made now; and how many were due in between, which one that takes
+// long keeps from being made.
+func next(was, now time.Time, interval time.Duration) (due time.Time, missed int64) {
+	due = was.Add(interval)
+	if late := now.Sub(due); late >= interval {
+		missed = int64(late / interval)
+		due = due.Add(time.Duration(missed) * interval)
+	}
+	return due, missed
 }
 
 func (s *sampler) sample(ctx context.Context) {
@@ -279,6 +294,7 @@ type sessionMetrics struct {
 	registry *prometheus.Registry
 	samples  prometheus.Counter
 	failures *prometheus.CounterVec
+	missed   prometheus.Counter
 	latency  *prometheus.GaugeVec
 	share    *prometheus.GaugeVec
 	end      prometheus.Gauge
@@ -293,11 +309,12 @@ func newSessionMetrics(target string) *sessionMetrics {
 		registry: prometheus.NewRegistry(),
 		samples:  prometheus.NewCounter(prometheus.CounterOpts{Name: "qtls_session_samples_total", Help: "Samples that succeeded.", ConstLabels: labels}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qtls_session_failures_total", Help: "Samples that failed, by class.", ConstLabels: labels}, []string{"class"}),
+		missed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "qtls_session_missed_total", Help: "Samples that were due while another one took its time.", ConstLabels: labels}),
 		latency:  prometheus.NewGaugeVec(gauge("qtls_session_latency_seconds", "Time of a sample in the last whole session: min, mean, p50, p95, p99, max."), []string{"statistic"}),
 		share:    prometheus.NewGaugeVec(gauge("qtls_session_time_share", "Share of the last whole session's time, by whose it was: server or network. The rest is the client's."), []string{"of"}),
 		end:      prometheus.NewGauge(gauge("qtls_session_end_timestamp_seconds", "When the last whole session ended, in Unix time; 0 before.")),
 	}
-	m.registry.MustRegister(m.samples, m.failures, m.latency, m.share, m.end)
+	m.registry.MustRegister(m.samples, m.failures, m.missed, m.latency, m.share, m.end)
 	for _, class := range shard.Failures {
 		m.failures.WithLabelValues(string(class))
 	}

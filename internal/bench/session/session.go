@@ -35,6 +35,7 @@ type Session struct {
 	network  time.Duration
 	server   time.Duration
 	failures map[shard.Failure]int64
+	missed   int64
 }
 
 // Begin a session with a target.
@@ -69,6 +70,14 @@ func (s *Session) Fail(class shard.Failure) {
 	s.failures[class]++
 }
 
+// Miss counts samples that were due while another one took its time. What those would
+// have waited is in no percentile.
+func (s *Session) Miss(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missed += n
+}
+
 // Summary is a session so far. Percentiles are those of its own samples: of a few
 // they say little of the next ones, which is why Samples stands beside them.
 type Summary struct {
@@ -87,6 +96,8 @@ type Summary struct {
 	ServerShare  float64                 `json:"serverShare"`
 	NetworkShare float64                 `json:"networkShare"`
 	Failures     map[shard.Failure]int64 `json:"failures,omitempty"`
+	// Missed samples were due while another one took its time.
+	Missed int64 `json:"missed,omitempty"`
 }
 
 // Summary of the session until now; it goes on.
@@ -102,13 +113,13 @@ func (s *Session) Cut(now time.Time) Summary {
 	defer s.mu.Unlock()
 	sum := s.summary(now)
 	s.times.Reset()
-	s.start, s.total, s.network, s.server, s.failures = now, 0, 0, 0, nil
+	s.start, s.total, s.network, s.server, s.failures, s.missed = now, 0, 0, 0, nil, 0
 	return sum
 }
 
 func (s *Session) summary(now time.Time) Summary {
 	sum := Summary{
-		Target: s.target, Start: s.start, End: now, Samples: s.times.Count(), Failures: maps.Clone(s.failures),
+		Target: s.target, Start: s.start, End: now, Samples: s.times.Count(), Failures: maps.Clone(s.failures), Missed: s.missed,
 		Min: s.times.Min(), Max: s.times.Max(),
 		P50: s.times.Percentile(50), P95: s.times.Percentile(95), P99: s.times.Percentile(99),
 	}
@@ -141,6 +152,9 @@ func (s Summary) String() string {
 	}
 	for _, class := range slices.Sorted(maps.Keys(s.Failures)) {
 		fmt.Fprintf(&b, ", %s failed %d", class, s.Failures[class])
+	}
+	if s.Missed > 0 {
+		fmt.Fprintf(&b, ", %d missed", s.Missed)
 	}
 	return b.String()
 }

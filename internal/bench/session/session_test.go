@@ -46,13 +46,15 @@ func TestCutBeginsTheNextSession(t *testing.T) {
 	s := Begin("edge:443", noon)
 	s.Add(Sample{Total: ms(1)})
 	s.Fail(shard.Reset)
-	if first := s.Cut(noon.Add(time.Minute)); first.Samples != 1 || first.Failed() != 1 || !first.Start.Equal(noon) {
+	s.Miss(2)
+	s.Miss(1)
+	if first := s.Cut(noon.Add(time.Minute)); first.Samples != 1 || first.Failed() != 1 || first.Missed != 3 || !first.Start.Equal(noon) {
 		t.Errorf("%+v", first)
 	}
 	s.Add(Sample{Total: ms(2)})
 	s.Add(Sample{Total: ms(2)})
 	second := s.Cut(noon.Add(2 * time.Minute))
-	if second.Samples != 2 || second.Failed() != 0 || !second.Start.Equal(noon.Add(time.Minute)) || second.Min < ms(1.9) {
+	if second.Samples != 2 || second.Failed() != 0 || second.Missed != 0 || !second.Start.Equal(noon.Add(time.Minute)) || second.Min < ms(1.9) {
 		t.Errorf("%+v", second)
 	}
 }
@@ -121,8 +123,9 @@ func TestLines(t *testing.T) {
 	s := Begin("edge:443", noon)
 	s.Add(Sample{Total: ms(2), Network: ms(0.5), Server: ms(1)})
 	s.Fail(shard.Timeout)
+	s.Miss(9)
 	sum := s.Summary(noon.Add(time.Minute))
-	if got, want := sum.String(), "2026-06-01T12:01:00Z edge:443: 1 samples in 1m0s, min 2ms mean 2ms p50 2ms p95 2ms p99 2ms max 2ms, server 50 % network 25 %, Timeout failed 1"; got != want {
+	if got, want := sum.String(), "2026-06-01T12:01:00Z edge:443: 1 samples in 1m0s, min 2ms mean 2ms p50 2ms p95 2ms p99 2ms max 2ms, server 50 % network 25 %, Timeout failed 1, 9 missed"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	line, err := sum.Line()
