@@ -150,10 +150,11 @@ func (r *recorder) add(o outcome) {
 	}
 	s := r.series[kind]
 	if s == nil {
-		s = &shard.Series{Kind: kind, Handshake: &shard.Histogram{}, Client: &shard.Histogram{}, Network: &shard.Histogram{}, Server: &shard.Histogram{}}
+		s = &shard.Series{Kind: kind, Connect: &shard.Histogram{}, Handshake: &shard.Histogram{}, Client: &shard.Histogram{}, Network: &shard.Histogram{}, Server: &shard.Histogram{}}
 		r.series[kind] = s
 	}
 	s.Count++
+	s.Connect.Record(o.report.Connect)
 	s.Handshake.Record(o.report.Handshake)
 	s.Client.Record(o.report.Client)
 	s.Network.Record(o.report.Network)

@@ -33,7 +33,7 @@ func ended(after time.Duration) outcome {
 		begin: start.Add(after - 5*time.Millisecond), end: start.Add(after),
 		report: openssl.Report{
 			Group: "X25519MLKEM768", SignatureAlgorithm: "mldsa65", Version: "TLSv1.3",
-			Handshake: 4 * time.Millisecond, Client: time.Millisecond, Network: time.Millisecond, Server: 2 * time.Millisecond,
+			Connect: 3 * time.Millisecond, Handshake: 4 * time.Millisecond, Client: time.Millisecond, Network: time.Millisecond, Server: 2 * time.Millisecond,
 			BytesSent: 1400, BytesReceived: 9000, CertificateBytes: 5500,
 		},
 	}
@@ -187,6 +187,15 @@ func TestHandshakesOfOtherKindsAreSeriesOfTheirOwn(t *testing.T) {
 	s := measured(t, r)
 	if len(s.Handshakes) != 6 || slices.ContainsFunc(s.Handshakes, func(h shard.Series) bool { return h.Count != 2 }) {
 		t.Errorf("got %+v", s.Handshakes)
+	}
+}
+
+func TestConnectingIsTimedApartFromTheHandshake(t *testing.T) {
+	r := newRecorder(measuring(), shard.Segment{Count: 2})
+	r.call(ended(15*time.Second), true, 0, start)
+	h := measured(t, r).Handshakes[0]
+	if longest(h.Connect) != 3*time.Millisecond || longest(h.Handshake) != 4*time.Millisecond {
+		t.Errorf("connected in %v, handshake of %v", h.Connect.Max(), h.Handshake.Max())
 	}
 }
 

@@ -438,6 +438,9 @@ func buildLatency(ms []Measurement, mode Mode) (*Latency, error) {
 	if all.Server.Count() > 0 {
 		l.Split = &Split{Client: all.Client.Mean(), Network: all.Network.Mean(), Server: all.Server.Mean()}
 	}
+	if all.Connect.Count() > 0 {
+		l.Connect = &Connect{all.Connect.Mean(), all.Connect.Max()}
+	}
 	l.Exchange = all.Exchange.Mean()
 	return l, nil
 }

@@ -117,7 +117,7 @@ func madeMeasurements() []Measurement {
 					}
 					k := shard.Series{
 						Kind:  shard.Kind{Group: m.mode.Groups[0], Version: "TLSv1.3", Resumed: m.mode.Resumed},
-						Count: handshakes, Handshake: &shard.Histogram{}, Client: &shard.Histogram{}, Network: &shard.Histogram{}, Server: &shard.Histogram{},
+						Count: handshakes, Connect: &shard.Histogram{}, Handshake: &shard.Histogram{}, Client: &shard.Histogram{}, Network: &shard.Histogram{}, Server: &shard.Histogram{},
 						BytesSent: handshakes * int64(m.bytes.Sent), BytesReceived: handshakes * int64(m.bytes.Received), CertificateBytes: handshakes * int64(m.bytes.Certificate),
 					}
 					if m.mode.Resumed {
@@ -132,6 +132,7 @@ func madeMeasurements() []Measurement {
 						d := time.Duration(float64(m.latency) * noise(m.spread))
 						client, network := time.Duration(m.client*float64(d)), 90*time.Microsecond
 						k.Handshake.Record(d)
+						k.Connect.Record(80 * time.Microsecond)
 						if m.mode.Transfer > 0 {
 							if k.Exchange == nil {
 								k.Exchange = &shard.Histogram{}

@@ -99,10 +99,10 @@ func (r Report) Markdown() string {
 			for _, p := range x.P {
 				cells = append(cells, p.String())
 			}
-			latency = append(latency, append(cells, x.Max, x.Resumption, x.Failures))
+			latency = append(latency, append(cells, x.Max, x.Connect.String(), x.Resumption, x.Failures))
 		}
 		table([]string{"replicas", "valid", "handshakes/s", "efficiency", "server CPU a handshake", "a granted CPU-second", "busiest replica above its part", "machine idle", "memory of a pod", "limit"}, capacity)
-		table([]string{"replicas", "min", "mean", "p50", "p95", "p99", "p99.9", "max", "resumed", "failures"}, latency)
+		table([]string{"replicas", "min", "mean", "p50", "p95", "p99", "p99.9", "max", "TCP's connect before it", "resumed", "failures"}, latency)
 		if curve, ok := r.scaling(s.Mode.Name); ok {
 			line("%s %s\n", curve.Label, curve.Note)
 			line("%s %s\n", curve.Law(), curve.Predicted())

@@ -361,6 +361,9 @@ type Latency struct {
 	Percentiles []stats.Percentile `json:"percentiles"`
 	// Split of the mean; nil where the generator did not measure it.
 	Split *Split `json:"split,omitempty"`
+	// Connect is how long TCP's handshakes took before TLS's, which are no part of
+	// those; nil in older reports.
+	Connect *Connect `json:"connect,omitempty"`
 	// Exchange is the mean time of what followed the handshake.
 	Exchange time.Duration `json:"exchange,omitempty"`
 }
@@ -373,6 +376,12 @@ func (l Latency) Percentile(p float64) stats.Percentile {
 		}
 	}
 	return stats.Percentile{P: p, Unavailable: "not measured"}
+}
+
+// Connect is how long TCP's handshakes took.
+type Connect struct {
+	Mean time.Duration `json:"mean"`
+	Max  time.Duration `json:"max"`
 }
 
 // Split says whose time the mean handshake is.

@@ -335,6 +335,27 @@ func TestHandshakesOfAnotherKindAreIncomparable(t *testing.T) {
 	}
 }
 
+// A server that accepts late is slow before the handshake begins.
+func TestConnectingIsBesideTheHandshake(t *testing.T) {
+	m := measured(validity.Latency, 1, 50, 2)
+	if p := build(t, m).Points[0]; p.Latency.Connect != nil {
+		t.Errorf("of a generator that does not tell: %+v", p.Latency.Connect)
+	}
+	m.Result.Handshakes[0].Connect = &shard.Histogram{}
+	for range 999 {
+		m.Result.Handshakes[0].Connect.Record(100 * time.Microsecond)
+	}
+	m.Result.Handshakes[0].Connect.Record(time.Second) // its SYN was sent again
+	r := build(t, m)
+	l := r.Points[0].Latency
+	if l.Connect == nil || (l.Connect.Mean-1100*time.Microsecond).Abs() > 2*time.Microsecond || l.Connect.Max < time.Second || l.Max > 3*time.Millisecond {
+		t.Errorf("%+v, handshakes up to %v", l.Connect, l.Max)
+	}
+	if page, err := r.HTML(); err != nil || !strings.Contains(page, "max 1.00 s") || !strings.Contains(r.Markdown(), "1.10 ms (max 1.00 s)") {
+		t.Errorf("it is not told, %v", err)
+	}
+}
+
 // What a stall hides is in no histogram: each attempt that failed would have been a slow
 // one.
 func TestAttemptsThatFailedAreLongerThanAnyHandshake(t *testing.T) {

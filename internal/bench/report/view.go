@@ -260,6 +260,7 @@ type row struct {
 	Mean       cell
 	P          []cell
 	Max        string
+	Connect    cell
 	Resumption string
 	Failures   string
 	Kinds      string
@@ -320,7 +321,7 @@ func (r Report) sections() []section {
 
 func (r Report) row(p Point) row {
 	x := row{
-		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none,
+		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none, Connect: cell{Text: none},
 		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks, Kinds: p.kinds(),
 		Sent: byteCount(p.Bytes.Sent), Received: byteCount(p.Bytes.Received), Exchange: none, ExchangeSent: none, ExchangeReceived: none,
 	}
@@ -364,6 +365,9 @@ func (r Report) row(p Point) row {
 			if l.Failed == 0 {
 				x.Max = duration(l.Max)
 			}
+		}
+		if c := l.Connect; c != nil {
+			x.Connect = cell{duration(c.Mean), "max " + duration(c.Max)}
 		}
 		if l.Exchange > 0 {
 			x.Exchange = duration(l.Exchange)
@@ -502,6 +506,7 @@ func classes(failures map[string]int64) []string {
 var method = []string{
 	"Intervals are at 95 %. Times, rates and ratios are above 0 and vary by factors, so theirs are Student's t over repetitions on logarithms: as many times above the figure as below it, and very wide of two repetitions. For efficiencies and for ratios to another server it is of pairs within repetitions; for percentiles, the wider of that and of ranks; for the fitted law, of a bootstrap.",
 	"A percentile is quoted when at least 100 samples lie beyond it: a p99 of 10,000 handshakes and more. Percentiles are of all handshakes of a point together, never means of percentiles. An attempt that failed took longer than any handshake, and where there is one there is no max. Where a percentile is missing, the table has how many samples there are of those that it needs, or that it lies among those that failed.",
+	"The time of a handshake begins when TCP is connected. How long that took stands beside it.",
 	"Capacity is measured in a closed loop, latency at a fixed rate below it. An invalid point says why; it is no result, and no curve or threshold uses it.",
 	"The curve is Gunther's universal scalability law, X(N) = λN / (1 + σ(N−1) + κN(N−1)), by least squares with σ and κ at least 0.",
 }

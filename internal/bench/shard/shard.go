@@ -77,6 +77,9 @@ type Series struct {
 	Kind
 	Count int64 `json:"count"`
 
+	// Connect is TCP's handshake, before TLS's; no part of Handshake. A server that
+	// cannot accept any more is slow here.
+	Connect *Histogram `json:"connect,omitempty"`
 	// Handshake is from the ClientHello until the client is done. Client is the
 	// part of it that the client computes (its thread's CPU time), Network the
 	// round trips, Server the rest.
@@ -102,7 +105,7 @@ type Series struct {
 }
 
 func (s *Series) histograms() map[string]**Histogram {
-	return map[string]**Histogram{"handshake": &s.Handshake, "client": &s.Client, "network": &s.Network, "server": &s.Server, "exchange": &s.Exchange}
+	return map[string]**Histogram{"connect": &s.Connect, "handshake": &s.Handshake, "client": &s.Client, "network": &s.Network, "server": &s.Server, "exchange": &s.Exchange}
 }
 
 // CPU is what the generator itself needed.
