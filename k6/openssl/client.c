@@ -177,7 +177,7 @@ qtls_context *qtls_context_new(const qtls_settings *s, qtls_problem *p) {
 	if (*s->provider) {
 		// A library context of its own: in the process's a provider would be there for clients without it, too.
 		lib = OSSL_LIB_CTX_new();
-		if (lib == NULL || !OSSL_PROVIDER_set_default_search_path(lib, s->provider_folder) ||
+		if (lib == NULL || (*s->provider_folder && !OSSL_PROVIDER_set_default_search_path(lib, s->provider_folder)) ||
 			OSSL_PROVIDER_load(lib, "default") == NULL || OSSL_PROVIDER_load(lib, s->provider) == NULL) {
 			refuse(p, "provider", "OpenSSL cannot load it");
 			OSSL_LIB_CTX_free(lib);

@@ -59,7 +59,9 @@ func contextOf(o options.Options) (*C.qtls_context, error) {
 	}
 	if o.Provider != "" {
 		settings.provider = text(strings.TrimSuffix(filepath.Base(o.Provider), ".so"))
-		settings.provider_folder = text(filepath.Dir(o.Provider))
+		if filepath.IsAbs(o.Provider) {
+			settings.provider_folder = text(filepath.Dir(o.Provider))
+		}
 	}
 	if o.Resumption {
 		settings.resumption = 1
@@ -84,7 +86,7 @@ func remedy(option string, o options.Options) string {
 		}
 		return "give names as `openssl list` has them with this provider"
 	case "provider":
-		return "give the path of a module that is there and that this OpenSSL can load"
+		return "give the name of a provider where OpenSSL looks for its own, or the path of a module, that this OpenSSL can load"
 	case "ca", "certificate", "key":
 		return "give valid PEM"
 	}

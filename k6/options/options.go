@@ -32,7 +32,8 @@ type Options struct {
 	// CA, Certificate and Key are PEM. Without CA nothing is verified, which InsecureSkipVerify has to say.
 	CA, Certificate, Key string
 	InsecureSkipVerify   bool
-	// Provider is the path of an OpenSSL provider, and Properties a query such as "?provider=oqsprovider".
+	// Provider is the name of an OpenSSL provider, which lies where OpenSSL looks for its own, or its path; Properties is a
+	// query such as "?provider=oqsprovider".
 	Provider, Properties string
 	// Timeout bounds a call as a whole.
 	Timeout time.Duration
@@ -68,7 +69,7 @@ var fields = map[string]field{
 	"certificate":         text("a certificate and its chain in PEM", longestPEM, pem, func(o *Options) *string { return &o.Certificate }),
 	"key":                 text("a private key in PEM", longestPEM, pem, func(o *Options) *string { return &o.Key }),
 	"insecureSkipVerify":  boolean(func(o *Options) *bool { return &o.InsecureSkipVerify }),
-	"provider":            text("the absolute path of a provider's module, NAME.so", longestName, module, func(o *Options) *string { return &o.Provider }),
+	"provider":            text("the name of a provider, or the absolute path of its module, NAME.so", longestName, module, func(o *Options) *string { return &o.Provider }),
 	"properties":          text(`a property query, as in "?provider=oqsprovider"`, longestName, plain, func(o *Options) *string { return &o.Properties }),
 	"timeout": {
 		takes: `a duration from "1ms" to "1m", as in "10s"`,
@@ -187,7 +188,10 @@ func pem(s string) bool {
 }
 
 func module(s string) bool {
-	return plain(s) && filepath.IsAbs(s) && filepath.Ext(s) == ".so" && filepath.Base(s) != ".so"
+	if strings.Contains(s, "/") {
+		return plain(s) && filepath.IsAbs(s) && filepath.Ext(s) == ".so" && filepath.Base(s) != ".so"
+	}
+	return plain(s) && filepath.Ext(s) != ".so"
 }
 
 // show never shows a key.

@@ -45,8 +45,9 @@ const (
 	// CAFile has the authorities that clients trust.
 	CAFile = "ca.crt"
 	uid    = 65532
-	// providerFile is where the image has the provider.
-	providerFile = "/usr/lib/x86_64-linux-gnu/ossl-modules/oqsprovider.so"
+	// provider is in the image, where its OpenSSL looks for it: the folder's name has
+	// the machine's architecture.
+	provider = "oqsprovider"
 
 	// patience is how long a Job may take beyond its load: to be scheduled, to
 	// pull the image, and to end.
@@ -181,7 +182,7 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 		l.Client.SignatureAlgorithms = append(l.Client.SignatureAlgorithms, string(name))
 	}
 	if needsProvider {
-		l.Client.Provider = providerFile
+		l.Client.Provider = provider
 	}
 	return l, l.Validate()
 }
