@@ -25,6 +25,7 @@ import (
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/tickets"
 )
 
 // mirror answers with its name and the request's headers, as JSON.
@@ -484,4 +485,50 @@ func TestASessionIsResumedOnItsOwnListenerAlone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A ticket that comes back under an older key is answered with one under the new
+// key. That one is good for the rest of the time: a client that returns once in
+// each rotation, and its certificate, are looked at again all the same.
+func TestARenewedTicketEndsWithTheFirst(t *testing.T) {
+	p := newPod(t)
+	i := newIssuer(t, "ECDSA-P256")
+	g := gateway(prefer, model.Port{Number: port, Listeners: []model.Listener{https("web", nil, p.certificate(i, "ECDSA-P256", anyScheme, host))}})
+	const lifetime = 10 * time.Second
+	g.Tickets.LifetimeSeconds = int(lifetime.Seconds())
+	p.start(g, nil)
+	ring := tickets.New(1)
+	rotate := func() {
+		ring = ring.Next(ring.Epoch + 1)
+		p.write(filepath.Join("rev-1", TicketFile("web")), ring.File())
+		p.reload()
+	}
+	rotate()
+	start := time.Now()
+	caches := map[uint16]tls.ClientSessionCache{tls.VersionTLS12: tls.NewLRUClientSessionCache(1), tls.VersionTLS13: tls.NewLRUClientSessionCache(1)}
+	visit := func(want bool) {
+		t.Helper()
+		for version, cache := range caches {
+			conn, err := p.dial(port, host, func(c *tls.Config) {
+				c.MaxVersion, c.ClientSessionCache = version, cache
+				c.Time = func() time.Time { return start } // a client that does not count the time
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+			_, _ = io.ReadAll(conn) // the tickets come before the answer
+			conn.Close()
+			if got := conn.ConnectionState().DidResume; got != want {
+				t.Errorf("%s: resumed %v, want %v", tls.VersionName(version), got, want)
+			}
+		}
+	}
+	visit(false)
+	for range 2 { // a ring has one key that is older than that of new tickets
+		rotate()
+		visit(true)
+	}
+	time.Sleep(time.Until(start.Add(lifetime + 2*time.Second)))
+	visit(false)
 }
