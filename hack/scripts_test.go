@@ -14,10 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// run a script of this folder on a cluster that is not this machine's, with
-// stand-ins for the programs that it calls: kubectl says what it would of the
-// operators that there are, and makes no namespace. What is returned is what was
-// said, how each program was called, and the error that the script ended with.
+// run a script of this folder, with stand-ins for the programs that it calls: kubectl
+// says what it would of the operators that there are, and makes no namespace; what
+// the images are built from is called key. Unless the environment has it otherwise
+// the cluster is not this machine's. What is returned is what was said, how each
+// program was called, and the error that the script ended with.
 func run(t *testing.T, name, operators string, env ...string) (said string, calls []string, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,9 +27,11 @@ printf '%s %s\n' "$(basename "$0")" "$*" >>"$CALLS"
 case "$*" in
 "get deployments "*) printf '%s' "$OPERATORS" ;;
 "create namespace "*) exit 1 ;;
+bin) dirname "$0" ;;
+*" list -tars "*) printf '/cache/%s/key/qtls-%s-0.1.0.tar\n' gateway gateway operator operator ;;
 esac
 `
-	for _, program := range []string{"kubectl", "helm"} {
+	for _, program := range []string{"kubectl", "helm", "go", "qtls-cluster"} {
 		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -61,6 +64,19 @@ func TestAClusterWithoutQTLSGetsIt(t *testing.T) {
 		return strings.HasPrefix(call, "helm upgrade --install qtls charts/qtls ") && strings.Contains(call, "imageRegistry=registry.example.com")
 	}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// Images of this machine's cluster have the same tag whenever they are built.
+func TestTheOperatorOfAnImageThatIsBuiltAnewIsStarted(t *testing.T) {
+	said, calls, err := run(t, "install", "qtls-0.1.0 of namespace qtls-system: []\n", "QTLS_CLUSTER=qtls-cluster")
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if !slices.ContainsFunc(calls, func(call string) bool {
+		return strings.HasPrefix(call, "helm upgrade --install qtls ") && strings.Contains(call, ` --set-string podAnnotations.qtls\.dev/image=key `)
+	}) {
+		t.Errorf("%q", calls)
 	}
 }
 
