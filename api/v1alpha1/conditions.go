@@ -60,7 +60,7 @@ const (
 	ReasonPolicyNotFound   = "PolicyNotFound"
 	ReasonFallbackNotFound = "FallbackPolicyNotFound"
 	// ReasonCertificateAgainstPolicy: the policy (mode Require) accepts none of the
-	// listener's certificates.
+	// listener's certificates, or not the signatures of a chain.
 	ReasonCertificateAgainstPolicy = "CertificateAgainstPolicy"
 
 	// QTLSGateway and listeners: ResolvedRefs.

@@ -217,6 +217,11 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 		default:
 			served = append(served, c)
 			r.provider = r.provider || c.Provider
+			if schemes := r.unaccepted(c.ChainSchemes); r.gateway.Spec.PolicyRef.Mode == v1alpha1.PolicyModeRequire && len(schemes) > 0 {
+				r.problem(Problem{Listener: l.Name, Condition: v1alpha1.ConditionAccepted, Reason: v1alpha1.ReasonCertificateAgainstPolicy,
+					Message: fmt.Sprintf("listeners[%s].certificateRefs: Secret %q: policy %s (Require) does not accept %s, by which certificates of the chain are signed; it is served on: have it issued by an authority whose own key the policy accepts, or use another policy",
+						l.Name, c.Secret, r.gateway.Spec.PolicyRef.Name, strings.Join(schemes, ", "))})
+			}
 		}
 	}
 	if len(served) == 0 && len(refused) > 0 {
@@ -225,6 +230,24 @@ func (r *resolver) certificates(l v1alpha1.Listener) []model.Certificate {
 				l.Name, r.gateway.Spec.PolicyRef.Name, r.gateway.Spec.PolicyRef.Mode, strings.Join(refused, ", "))})
 	}
 	return served
+}
+
+// unaccepted are the names of those of a chain's signature schemes that the policy
+// does not accept. Certificates have RSA signatures of PKCS #1 v1.5, which handshakes
+// of TLS 1.3 do not: they count as their RSA-PSS.
+func (r *resolver) unaccepted(chain []uint16) []string {
+	asPSS := map[uint16]uint16{0x0401: 0x0804, 0x0501: 0x0805, 0x0601: 0x0806}
+	var names []string
+	for _, code := range chain {
+		i := slices.IndexFunc(algorithms.SignatureSchemes, func(s algorithms.SignatureScheme) bool { return s.CodePoint == cmp.Or(asPSS[code], code) })
+		switch {
+		case i < 0:
+			names = append(names, fmt.Sprintf("the scheme %#04x", code))
+		case !r.accepted(algorithms.SignatureSchemes[i].Name):
+			names = append(names, string(algorithms.SignatureSchemes[i].Name))
+		}
+	}
+	return names
 }
 
 // rank is 0 of what the policy itself accepts, else 1.

@@ -119,7 +119,7 @@ func providerSecret(t *testing.T, algorithm string) *corev1.Secret {
 func TestCertificatesThatThePolicyItselfAcceptsComeFirst(t *testing.T) {
 	f := newFixture(t)
 	f.objects.Policies["kpqc"] = &v1alpha1.QTLSPolicy{Spec: v1alpha1.QTLSPolicySpec{Versions: []v1alpha1.TLSVersion{"TLS1.3"}, Groups: []v1alpha1.Group{"smaug_t1"},
-		SignatureSchemes: []v1alpha1.SignatureScheme{"haetae2"}, CipherSuites: []v1alpha1.CipherSuite{"TLS_AES_256_GCM_SHA384"}}}
+		SignatureSchemes: []v1alpha1.SignatureScheme{"haetae2", "p256_aimer128f"}, CipherSuites: []v1alpha1.CipherSuite{"TLS_AES_256_GCM_SHA384"}}}
 	f.objects.Secrets["shop-haetae2"] = providerSecret(t, "haetae2")
 	f.gateway.Spec.Listeners[0].Hostnames = nil
 	f.gateway.Spec.Listeners[0].CertificateRefs = append(f.gateway.Spec.Listeners[0].CertificateRefs, v1alpha1.CertificateReference{Kind: v1alpha1.CertificateKindSecret, Name: "shop-haetae2"})
@@ -264,6 +264,62 @@ func TestEachFaultIsNamedWithItsRemedy(t *testing.T) {
 				t.Errorf("listener served: %v, want %v", served, tc.served)
 			}
 		})
+	}
+}
+
+// issued is a Secret with a certificate that an intermediate authority has issued,
+// and that authority's. change is of the templates of both.
+func issued(t *testing.T, algorithm, authority v1alpha1.KeyAlgorithm, change func(leaf, intermediate *x509.Certificate)) *corev1.Secret {
+	t.Helper()
+	template := func(name string, ca bool) *x509.Certificate {
+		return &x509.Certificate{SerialNumber: big.NewInt(0x5e), Subject: pkix.Name{CommonName: name}, IsCA: ca, BasicConstraintsValid: true,
+			NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
+	}
+	root, intermediate, leaf := template("root", true), template("intermediate", true), template("leaf", false)
+	leaf.DNSNames = []string{"shop.example.com"}
+	change(leaf, intermediate)
+	rootKey, intermediateKey, key := testcert.Key(t, authority), testcert.Key(t, authority), testcert.Key(t, algorithm)
+	chain := testcert.PEM(testcert.Sign(t, leaf, intermediate, key.Public(), intermediateKey), testcert.Sign(t, intermediate, root, intermediateKey.Public(), rootKey))
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: testcert.KeyPEM(t, key)}}
+}
+
+// serving is the fixture with a certificate of its own.
+func serving(t *testing.T, s *corev1.Secret) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	f.objects.Secrets["mine"] = s
+	f.gateway.Spec.Listeners[0].CertificateRefs = []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "mine"}}
+	return f
+}
+
+// A policy that is required is about the signatures of a chain as well.
+func TestAChainAgainstThePolicyIsServedAndSaidToBe(t *testing.T) {
+	for _, tc := range []struct {
+		leaf, authority v1alpha1.KeyAlgorithm
+		accepts         []v1alpha1.SignatureScheme
+		mode            v1alpha1.PolicyMode
+		says            string // of the problem; empty: there is none
+	}{
+		{"ML-DSA-87", "ML-DSA-87", []v1alpha1.SignatureScheme{"mldsa87"}, "Require", ""},
+		{"ML-DSA-87", "ML-DSA-65", []v1alpha1.SignatureScheme{"mldsa87"}, "Require", `Secret "mine": policy strict (Require) does not accept mldsa65, by which certificates of the chain are signed`},
+		{"ML-DSA-87", "ECDSA-P256", []v1alpha1.SignatureScheme{"mldsa87"}, "Require", "does not accept ecdsa_secp256r1_sha256"},
+		{"ML-DSA-87", "ECDSA-P256", []v1alpha1.SignatureScheme{"mldsa87"}, "Prefer", ""},
+		{"ECDSA-P256", "RSA-2048", []v1alpha1.SignatureScheme{"ecdsa_secp256r1_sha256", "rsa_pss_rsae_sha256"}, "Require", ""},
+		{"ECDSA-P256", "RSA-2048", []v1alpha1.SignatureScheme{"ecdsa_secp256r1_sha256"}, "Require", "does not accept rsa_pss_rsae_sha256"},
+	} {
+		f := serving(t, issued(t, tc.leaf, tc.authority, func(_, _ *x509.Certificate) {}))
+		f.objects.Policies["strict"].Spec.SignatureSchemes = tc.accepts
+		f.gateway.Spec.PolicyRef = v1alpha1.PolicyReference{Name: "strict", Mode: tc.mode}
+		m, problems := Resolve(f.gateway, f.objects, now)
+		if len(m.Ports) != 1 {
+			t.Errorf("%s of %s, %v: it is not served", tc.leaf, tc.authority, tc.accepts)
+		}
+		switch {
+		case tc.says == "" && len(problems) > 0:
+			t.Errorf("%s of %s, %v, %s: %+v", tc.leaf, tc.authority, tc.accepts, tc.mode, problems)
+		case tc.says != "" && (len(problems) != 1 || problems[0].Reason != v1alpha1.ReasonCertificateAgainstPolicy || problems[0].Holds || !strings.Contains(problems[0].Message, tc.says)):
+			t.Errorf("%s of %s, %v, %s: %+v, want one that says %q", tc.leaf, tc.authority, tc.accepts, tc.mode, problems, tc.says)
+		}
 	}
 }
 
