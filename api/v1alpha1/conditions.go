@@ -69,9 +69,13 @@ const (
 	ReasonCertificateNotReady = "CertificateNotReady"
 	ReasonCertificateInvalid  = "CertificateInvalid"
 	ReasonCertificateExpired  = "CertificateExpired"
-	ReasonKeyMismatch         = "KeyMismatch"
-	ReasonAuthorityNotFound   = "AuthorityNotFound"
-	ReasonAuthorityInvalid    = "AuthorityInvalid"
+	// ReasonCertificateNotYetValid: its time is yet to come.
+	ReasonCertificateNotYetValid = "CertificateNotYetValid"
+	ReasonKeyMismatch            = "KeyMismatch"
+	ReasonAuthorityNotFound      = "AuthorityNotFound"
+	ReasonAuthorityInvalid       = "AuthorityInvalid"
+	// ReasonAuthorityExpired: none of the authorities is valid at this time.
+	ReasonAuthorityExpired    = "AuthorityExpired"
 	ReasonBackendNotFound     = "BackendNotFound"
 	ReasonBackendPortNotFound = "BackendPortNotFound"
 	ReasonBackendNotSupported = "BackendNotSupported"

@@ -147,12 +147,8 @@ func nextLook(in inputs, p plan, now time.Time) time.Duration {
 			next = d + time.Second
 		}
 	}
-	for _, port := range in.Model.Ports {
-		for _, l := range port.Listeners {
-			for _, c := range l.Certificates {
-				soon(time.Unix(c.NotAfter, 0))
-			}
-		}
+	for _, at := range in.Model.Times {
+		soon(at)
 	}
 	if renew := in.Resumption.Renew; !renew.IsZero() {
 		soon(renew)

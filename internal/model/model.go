@@ -26,6 +26,9 @@ type Gateway struct {
 	// DrainTimeoutSeconds bounds the life of a process of an earlier
 	// configuration, and of connections of a pod that ends.
 	DrainTimeoutSeconds int
+	// Times at which a certificate of the gateway's, of its chain's or of an authority
+	// begins or ends to be valid: what is told of them changes then.
+	Times []time.Time
 }
 
 // Port is a TCP port and the listeners that share it, in the order of their

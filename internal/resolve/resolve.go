@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"cmp"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,6 +55,8 @@ type resolver struct {
 	// provider says that what was resolved needs the OpenSSL provider.
 	provider bool
 	problems []Problem
+	// times at which certificates begin and end to be valid.
+	times []time.Time
 	// hsm that the gateway's keys may lie in; nil where it names none, or one that
 	// cannot be used, and then hsmReason says why.
 	hsm       *model.HSM
@@ -102,6 +105,7 @@ func (r *resolver) resolve() model.Gateway {
 	m.TLS.Provider = m.TLS.Provider || r.provider
 	m.TLS.Vectorized = spec.PostQuantumImplementation == v1alpha1.ImplementationVectorized
 	m.Tickets = tickets(r.gateway, m)
+	m.Times = r.times
 	if usesHSM(m) {
 		m.HSM = r.hsm
 	}
@@ -271,10 +275,25 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 		return model.Certificate{}, nil, err
 	}
 	var warnings []Problem
+	warn := func(reason, format string, args ...any) {
+		warnings = append(warnings, Problem{Condition: v1alpha1.ConditionResolvedRefs, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	}
 	leaf := pair.Chain[0]
-	if leaf.NotAfter.Before(r.now) {
-		warnings = append(warnings, Problem{Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonCertificateExpired,
-			Message: fmt.Sprintf("the certificate expired at %s; it is served on, and clients will refuse it: renew it", leaf.NotAfter.UTC().Format(time.RFC3339))})
+	r.boundaries(pair.Chain)
+	for i, c := range pair.Chain {
+		which := "the certificate"
+		if i > 0 {
+			which = fmt.Sprintf("the certificate of the authority %q in its chain", c.Subject)
+		}
+		if c.NotAfter.Before(r.now) {
+			warn(v1alpha1.ReasonCertificateExpired, "%s expired at %s; it is served on, and clients will refuse it: renew it", which, c.NotAfter.UTC().Format(time.RFC3339))
+		}
+		if r.now.Before(c.NotBefore) {
+			warn(v1alpha1.ReasonCertificateNotYetValid, "%s is not valid before %s; it is served, and clients will refuse it till then: put the former one back", which, c.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	if !forServers(leaf) {
+		warn(v1alpha1.ReasonCertificateInvalid, "the certificate is not one for servers (extended key usage); it is served, and clients will refuse it: have one issued with the usage of TLS servers")
 	}
 	for _, h := range hostnames {
 		probe := string(h)
@@ -282,8 +301,7 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 			probe = "any." + below
 		}
 		if leaf.VerifyHostname(probe) != nil {
-			warnings = append(warnings, Problem{Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonHostnameNotCovered,
-				Message: fmt.Sprintf("the certificate has names %v, which do not cover the listener's host name %q; clients will refuse it: add the name", leaf.DNSNames, h)})
+			warn(v1alpha1.ReasonHostnameNotCovered, "the certificate has names %v, which do not cover the listener's host name %q; clients will refuse it: add the name", leaf.DNSNames, h)
 		}
 	}
 	algorithm, _ := algorithms.LookupKeyAlgorithm(pair.Algorithm)
@@ -294,9 +312,25 @@ func (r *resolver) certificate(s *corev1.Secret, hostnames []v1alpha1.Hostname) 
 	}, warnings, nil
 }
 
-// authorities joins CA certificates into one PEM bundle.
+// forServers says whether a certificate's usages, if it names any, are those of a TLS
+// server.
+func forServers(c *x509.Certificate) bool {
+	named := len(c.ExtKeyUsage) > 0 || len(c.UnknownExtKeyUsage) > 0
+	return !named || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny)
+}
+
+// boundaries are when certificates begin and end to be valid.
+func (r *resolver) boundaries(certificates []*x509.Certificate) {
+	for _, c := range certificates {
+		r.times = append(r.times, c.NotBefore, c.NotAfter)
+	}
+}
+
+// authorities joins CA certificates into one PEM bundle. Of several it is enough that
+// some are valid: old ones stay in bundles.
 func (r *resolver) authorities(listener, field string, refs []v1alpha1.CAReference) (string, bool) {
 	var bundle strings.Builder
+	var all []*x509.Certificate
 	ok := true
 	for _, ref := range refs {
 		data, exists := r.objects.authority(ref)
@@ -318,6 +352,14 @@ func (r *resolver) authorities(listener, field string, refs []v1alpha1.CAReferen
 		}
 		r.provider = r.provider || keypair.NeedsProvider(certs...)
 		bundle.Write((&keypair.KeyPair{Chain: certs}).ChainPEM())
+		all = append(all, certs...)
+	}
+	r.boundaries(all)
+	valid := func(c *x509.Certificate) bool { return !r.now.Before(c.NotBefore) && !c.NotAfter.Before(r.now) }
+	if ok && !slices.ContainsFunc(all, valid) {
+		r.problem(Problem{Listener: listener, Condition: v1alpha1.ConditionResolvedRefs, Reason: v1alpha1.ReasonAuthorityExpired,
+			Message: fmt.Sprintf("listeners[%s].%s: none of the authorities is valid at this time; the certificate of %q is from %s to %s: every certificate of theirs is refused; put the ones there that are in force",
+				listener, field, all[0].Subject, all[0].NotBefore.UTC().Format(time.RFC3339), all[0].NotAfter.UTC().Format(time.RFC3339))})
 	}
 	return bundle.String(), ok
 }

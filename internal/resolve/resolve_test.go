@@ -23,7 +23,8 @@ import (
 	"qtls.dev/qtls/internal/testcert"
 )
 
-var now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+// now is a time at which the certificates of ../keypair/testdata are valid.
+var now = time.Date(2030, 6, 1, 0, 0, 0, 0, time.UTC)
 
 // fixture is a sound gateway `web` with a dual certificate and a Service; each
 // test breaks one thing.
@@ -331,6 +332,86 @@ func TestAnExpiredCertificateIsServedAndSaidToBe(t *testing.T) {
 	}
 	if len(m.Ports) != 1 || len(m.Ports[0].Listeners[0].Certificates) != 2 {
 		t.Error("the expired certificates are not served")
+	}
+}
+
+// What every client refuses, or every client is refused by, is told, and served on:
+// the clock that says so may be ours.
+func TestWhatPeersRefuseIsServedAndSaidToBe(t *testing.T) {
+	authorities := func(ends ...time.Duration) *corev1.ConfigMap {
+		var bundle []byte
+		for _, end := range ends {
+			key := testcert.Key(t, "ECDSA-P256")
+			ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true, NotBefore: now.Add(-100 * time.Hour), NotAfter: now.Add(end)}
+			bundle = append(bundle, testcert.PEM(testcert.Sign(t, ca, ca, key.Public(), key))...)
+		}
+		return &corev1.ConfigMap{Data: map[string]string{"ca.crt": string(bundle)}}
+	}
+	refs := []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "cas", Key: "ca.crt"}}
+	verifying := func(f *fixture, m *corev1.ConfigMap) {
+		f.objects.ConfigMaps["cas"] = m
+		f.gateway.Spec.Listeners[0].ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: refs}
+		f.gateway.Spec.Listeners[0].Backends[0].TLS = &v1alpha1.BackendTLS{Hostname: "shop.internal", CARefs: refs}
+	}
+	for _, tc := range []struct {
+		name   string
+		leaf   func(leaf, intermediate *x509.Certificate)
+		also   func(*fixture)
+		reason string
+		says   []string // of each problem; none: there is none
+	}{
+		{"nothing", nil, nil, "", nil},
+		{"not valid yet", func(leaf, _ *x509.Certificate) { leaf.NotBefore = now.Add(time.Hour) }, nil,
+			v1alpha1.ReasonCertificateNotYetValid, []string{`Secret "mine": the certificate is not valid before 2030-06-01T01:00:00Z`}},
+		{"an authority that has expired", func(_, intermediate *x509.Certificate) { intermediate.NotAfter = now.Add(-time.Minute) }, nil,
+			v1alpha1.ReasonCertificateExpired, []string{`the certificate of the authority "CN=intermediate" in its chain expired at 2030-05-31T23:59:00Z`}},
+		{"an authority that is not valid yet", func(_, intermediate *x509.Certificate) { intermediate.NotBefore = now.Add(time.Hour) }, nil,
+			v1alpha1.ReasonCertificateNotYetValid, []string{`the certificate of the authority "CN=intermediate" in its chain is not valid before`}},
+		{"for clients", func(leaf, _ *x509.Certificate) { leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, nil,
+			v1alpha1.ReasonCertificateInvalid, []string{"the certificate is not one for servers"}},
+		{"for both", func(leaf, _ *x509.Certificate) {
+			leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+		}, nil, "", nil},
+		{"authorities that have expired", nil, func(f *fixture) { verifying(f, authorities(-time.Hour, -time.Minute)) },
+			v1alpha1.ReasonAuthorityExpired, []string{"listeners[https].clientAuthentication.caRefs: none of the authorities is valid", "listeners[https].backends[0].tls.caRefs: none of the authorities is valid"}},
+		{"some that have", nil, func(f *fixture) { verifying(f, authorities(-time.Hour, time.Minute)) }, "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := serving(t, issued(t, "ECDSA-P256", "ECDSA-P256", func(leaf, intermediate *x509.Certificate) {
+				if tc.leaf != nil {
+					tc.leaf(leaf, intermediate)
+				}
+			}))
+			if tc.also != nil {
+				tc.also(f)
+			}
+			m, problems := Resolve(f.gateway, f.objects, now)
+			if len(m.Ports) != 1 || len(problems) != len(tc.says) {
+				t.Fatalf("%d ports and the problems %+v, want 1 and %d", len(m.Ports), problems, len(tc.says))
+			}
+			for i, p := range problems {
+				if p.Reason != tc.reason || p.Holds || p.Condition != v1alpha1.ConditionResolvedRefs || !strings.Contains(p.Message, tc.says[i]) {
+					t.Errorf("%+v; want %s saying %q", p, tc.reason, tc.says[i])
+				}
+			}
+		})
+	}
+}
+
+// Time alone changes what is told: it is looked again when each begins or ends.
+func TestTheTimesOfCertificatesAreKnown(t *testing.T) {
+	f := serving(t, issued(t, "ECDSA-P256", "ECDSA-P256", func(leaf, intermediate *x509.Certificate) {
+		leaf.NotBefore, intermediate.NotAfter = now.Add(time.Hour), now.Add(2*time.Hour)
+	}))
+	f.objects.ConfigMaps["cas"] = &corev1.ConfigMap{Data: map[string]string{"ca.crt": string(tlsSecret(t, "ca", "ECDSA-P256", "ca").Data["tls.crt"])}}
+	f.gateway.Spec.Listeners[0].ClientAuthentication = &v1alpha1.ClientAuthentication{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "cas", Key: "ca.crt"}}}
+	m, _ := Resolve(f.gateway, f.objects, now)
+	var hours []float64
+	for _, at := range m.Times {
+		hours = append(hours, at.Sub(now).Hours())
+	}
+	if want := []float64{1, 24, -1, 2, -1, 24}; !slices.Equal(hours, want) { // the certificate, the authority of its chain, and that of clients
+		t.Errorf("%v hours from now, want %v", hours, want)
 	}
 }
 
