@@ -228,11 +228,11 @@ func TestAProblemHoldsWhatIsPublished(t *testing.T) {
 			t.Errorf("Programmed %+v, want %q", c, want)
 		}
 	}
-	says(in, "nothing new is served while a reference or field is wrong (see the other conditions); the configuration of generation 3, as it was published last, is served on")
+	says(in, "nothing new is served, of any listener, while a reference or field is wrong (see the other conditions); the configuration of generation 3, as it was published last, is served on")
 	changed := in
 	changed.Gateway = in.Gateway.DeepCopy()
 	changed.Gateway.Generation = 4
-	says(changed, "generation 4 is not served while a reference or field is wrong (see the other conditions); generation 3, the last good one, is served on")
+	says(changed, "generation 4 is not served, of any listener, while a reference or field is wrong (see the other conditions); generation 3, the last good one, is served on")
 	nobody := in
 	nobody.Pods, nobody.Observed = nil, nil
 	if c := condition(t, summarise(nobody, p, nil, now), v1alpha1.ConditionProgrammed); strings.Contains(c.Message, "served on") || !strings.Contains(c.Message, "no pod is ready") {

@@ -168,9 +168,9 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 		}
 		stable := p.Assignment.Stable.Generation
 		if stable == g.Generation {
-			return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("nothing new is served while a reference or field is wrong (see the other conditions); the configuration of generation %d, as it was published last, %s", stable, keeps)}
+			return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("nothing new is served, of any listener, while a reference or field is wrong (see the other conditions); the configuration of generation %d, as it was published last, %s", stable, keeps)}
 		}
-		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served while a reference or field is wrong (see the other conditions); generation %d, the last good one, %s",
+		return verdict{false, v1alpha1.ReasonPending, fmt.Sprintf("generation %d is not served, of any listener, while a reference or field is wrong (see the other conditions); generation %d, the last good one, %s",
 			g.Generation, stable, keeps)}
 	case !p.Published():
 		return verdict{false, v1alpha1.ReasonPending, "there is nothing to serve yet (see the other conditions)"}
