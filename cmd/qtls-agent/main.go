@@ -122,15 +122,28 @@ func become(args []string, stderr io.Writer, log *slog.Logger) error {
 	if err := limitDescriptors(os.Getenv(haproxy.MemoryEnvironment)); err != nil {
 		log.Warn("HAProxy accepts connections without regard to the container's memory", "error", err)
 	}
-	environment := os.Environ()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+	command := haproxy.Command()
+	environment := append(os.Environ(), limits(cgroup.Dir, log)...)
+	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, environment))
+}
+
+// limits are what HAProxy's configuration takes from its environment: what it may
+// use of the container whose control group a folder shows.
+func limits(controlGroup string, log *slog.Logger) (environment []string) {
+	var descriptors syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &descriptors); err != nil {
 		log.Warn("clients that send nothing may keep others from HAProxy", "error", err)
 	} else {
-		environment = append(environment, haproxy.SelectionEnvironment(limit.Cur)...)
+		environment = haproxy.SelectionEnvironment(descriptors.Cur)
 	}
-	command := haproxy.Command()
-	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, environment))
+	cpus, err := cgroup.CPUs(controlGroup)
+	if err != nil {
+		log.Warn("HAProxy starts threads without regard to the container's CPU quota", "error", err)
+	}
+	if cpus > 0 {
+		environment = append(environment, fmt.Sprintf("%s=%d", haproxy.ThreadsEnvironment, min(cpus, haproxy.MostThreads)))
+	}
+	return environment
 }
 
 // limitDescriptors of this process, and so of HAProxy, to what the container has

@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -83,5 +86,41 @@ func TestHAProxyHasTheDescriptorsThatItsMemoryIsFor(t *testing.T) {
 		if hard := got[len(got)-1]; hard != "unlimited" && hard != fmt.Sprint(own.Max) {
 			t.Errorf("memory %q: the limit is %s, want what it was: %d", unknown, hard, own.Max)
 		}
+	}
+}
+
+func TestHAProxyKnowsWhatItMayUse(t *testing.T) {
+	var log bytes.Buffer
+	for _, c := range []struct {
+		quota string // as in cpu.max
+		want  []string
+		warns bool
+	}{
+		{"150000 100000", []string{"QTLS_THREADS=2"}, false},
+		{"max 100000", nil, false},
+		{"9000000000 100000", []string{"QTLS_THREADS=1024"}, false},
+		{"none", nil, true},
+	} {
+		t.Run(c.quota, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "cpu.max"), []byte(c.quota+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			log.Reset()
+			var threads, ports []string
+			for _, variable := range limits(dir, slog.New(slog.NewJSONHandler(&log, nil))) {
+				if strings.HasPrefix(variable, "QTLS_THREADS=") {
+					threads = append(threads, variable)
+				} else {
+					ports = append(ports, variable)
+				}
+			}
+			if !slices.Equal(threads, c.want) || (log.Len() > 0) != c.warns {
+				t.Errorf("%q, want %q; log %q", threads, c.want, log.String())
+			}
+			if len(ports) == 0 || !strings.HasPrefix(ports[0], "QTLS_SELECTED_CONNECTIONS_1=") {
+				t.Errorf("%q does not say how many connections a port takes", ports)
+			}
+		})
 	}
 }

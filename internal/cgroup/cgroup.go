@@ -42,6 +42,38 @@ type Usage struct {
 	MemoryStalled *time.Duration `json:"memoryStalled,omitempty"`
 }
 
+// CPUs are how many the control group that a folder shows may use, rounded up; 0
+// without a quota.
+func CPUs(dir string) (int, error) {
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer folder.Close()
+	text, err := read(folder, "cpu.max") // version 2: "QUOTA PERIOD"
+	if errors.Is(err, fs.ErrNotExist) {
+		var quota, period string
+		if quota, err = read(folder, "cpu/cpu.cfs_quota_us"); err == nil {
+			period, err = read(folder, "cpu/cpu.cfs_period_us")
+		}
+		text = quota + " " + period
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // the root group, or a kernel without quotas
+	}
+	if err != nil {
+		return 0, err
+	}
+	var quota, period int64
+	if strings.HasPrefix(text, "max ") || strings.HasPrefix(text, "-1 ") {
+		return 0, nil
+	}
+	if n, err := fmt.Sscanf(text, "%d %d", &quota, &period); n != 2 || err != nil || quota < 1 || period < 1 {
+		return 0, fmt.Errorf("CPU quota %.80q: %w", text, errMalformed)
+	}
+	return int((quota-1)/period) + 1, nil
+}
+
 // hierarchy is how the two versions call their files, and the fields in them.
 type hierarchy struct {
 	cpu, throttled string

@@ -142,3 +142,28 @@ func TestTheGroupOfThisTestIsRead(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
+
+func TestTheCPUsOfAQuota(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  int
+		fails bool
+	}{
+		{name: "version 2, two", files: map[string]string{"cpu.max": "200000 100000\n"}, want: 2},
+		{name: "two and a bit", files: map[string]string{"cpu.max": "200001 100000\n"}, want: 3},
+		{name: "a twentieth", files: map[string]string{"cpu.max": "5000 100000\n"}, want: 1},
+		{name: "no quota", files: map[string]string{"cpu.max": "max 100000\n"}},
+		{name: "version 1, two", files: map[string]string{"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, want: 2},
+		{name: "no quota", files: map[string]string{"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}},
+		{name: "no file of one"},
+		{name: "another form", files: map[string]string{"cpu.max": "many\n"}, fails: true},
+		{name: "no period", files: map[string]string{"cpu.max": "1000 0\n"}, fails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got, err := CPUs(group(t, c.files)); got != c.want || (err != nil) != c.fails {
+				t.Errorf("%d CPUs, %v; want %d, an error: %v", got, err, c.want, c.fails)
+			}
+		})
+	}
+}

@@ -46,6 +46,23 @@ func TestHAProxyTakesConnectionsForItsDescriptors(t *testing.T) {
 	}
 }
 
+// A worker that takes the place of another starts in the same environment.
+func TestHAProxyStartsNoMoreThreadsThanItMayUseCPUs(t *testing.T) {
+	p := newPod(t)
+	p.environment = []string{ThreadsEnvironment + "=1"}
+	p.start(gateway(prefer, model.Port{Number: port, Listeners: []model.Listener{https("web", nil, p.certificate(newIssuer(t, "ECDSA-P256"), "ECDSA-P256", anyScheme, host))}}), nil)
+	for _, worker := range []string{"the first worker", "the next"} {
+		info, err := p.admin().Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Threads != 1 {
+			t.Errorf("%s has %d threads, want 1", worker, info.Threads)
+		}
+		p.reload()
+	}
+}
+
 // A connection that is handed on inside the pod needs a second one there. Clients
 // that all connect before any of them says whom it is for could take all first.
 func TestConnectionsAreLeftForThoseThatAreHandedOn(t *testing.T) {

@@ -51,3 +51,12 @@ func PINFile(member string) string { return "/run/secrets/hsm/" + member + "/pin
 // TicketFile is where the keys of session tickets lie, and what the runtime API
 // calls them.
 func TicketFile(name string) string { return "tickets/" + name + ".keys" }
+
+// ThreadsEnvironment is the variable of HAProxy's container that has how many
+// threads HAProxy starts at most, MostThreads without it. It starts one for each
+// CPU that it sees, which are the node's: threads in excess of a quota use it up
+// at once, and then all wait for the next period.
+const (
+	ThreadsEnvironment = "QTLS_THREADS"
+	MostThreads        = 1024
+)

@@ -110,6 +110,8 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("    stats socket %s mode 600 level admin expose-fd listeners", AdminSocket)
 	r.line("    stats timeout 1h")
 	r.line("    hard-stop-after %ds", r.gateway.DrainTimeoutSeconds)
+	r.line("    # As many threads as the container may use CPUs.")
+	r.line("    thread-hard-limit \"${%s-%d}\"", ThreadsEnvironment, MostThreads)
 	r.line("    # HAProxy derives the number of connections from the file descriptors that")
 	r.line("    # it may have, of which this is the most that it takes: about 20000")
 	r.line("    # connections, of which one that is handed on inside the pod counts two.")

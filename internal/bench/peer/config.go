@@ -40,8 +40,9 @@ func command(server v1alpha1.BenchmarkPeerServer) []string {
 }
 
 // Config of a server with so many certificates that offers groups, by OpenSSL's
-// names. Like the gateway's HAProxy, both take as many threads as they see CPUs and
-// hand tickets out.
+// names. Both take as many threads as they see CPUs, which is what they do by
+// themselves (the gateway's HAProxy takes no more than its quota is for), and hand
+// tickets out.
 func Config(server v1alpha1.BenchmarkPeerServer, count int, groups []string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

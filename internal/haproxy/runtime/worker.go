@@ -29,6 +29,7 @@ type Info struct {
 	Connections, MaxConnections int
 	// TLSConnections that were made since it started.
 	TLSConnections int
+	Threads        int
 }
 
 // Info asks for the worker's state.
@@ -48,7 +49,7 @@ func parseInfo(answer string) (Info, error) {
 	}
 	i := Info{Version: fields["Version"], PID: number("Pid"), Stopping: fields["Stopping"] == "1",
 		Started: int64(number("Start_time_sec")), Connections: number("CurrConns"), MaxConnections: number("Maxconn"),
-		TLSConnections: number("CumSslConns")}
+		TLSConnections: number("CumSslConns"), Threads: number("Nbthread")}
 	if i.PID <= 0 || i.Version == "" {
 		return Info{}, fmt.Errorf("show info: no Pid or no Version: %w", errUnparsed)
 	}
