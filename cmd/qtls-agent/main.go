@@ -123,27 +123,42 @@ func become(args []string, stderr io.Writer, log *slog.Logger) error {
 		log.Warn("HAProxy accepts connections without regard to the container's memory", "error", err)
 	}
 	command := haproxy.Command()
-	environment := append(os.Environ(), limits(cgroup.Dir, log)...)
-	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, environment))
+	variables := append(os.Environ(), environment(cgroup.Dir, log)...)
+	return fmt.Errorf("%s: %w", command[0], syscall.Exec(command[0], command, variables))
 }
 
-// limits are what HAProxy's configuration takes from its environment: what it may
-// use of the container whose control group a folder shows.
-func limits(controlGroup string, log *slog.Logger) (environment []string) {
+// environment is what HAProxy's configuration takes from its environment: what it
+// may use of the container whose control group a folder shows, and of the node.
+func environment(controlGroup string, log *slog.Logger) (variables []string) {
 	var descriptors syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &descriptors); err != nil {
 		log.Warn("clients that send nothing may keep others from HAProxy", "error", err)
 	} else {
-		environment = haproxy.SelectionEnvironment(descriptors.Cur)
+		variables = haproxy.SelectionEnvironment(descriptors.Cur)
 	}
 	cpus, err := cgroup.CPUs(controlGroup)
 	if err != nil {
 		log.Warn("HAProxy starts threads without regard to the container's CPU quota", "error", err)
 	}
 	if cpus > 0 {
-		environment = append(environment, fmt.Sprintf("%s=%d", haproxy.ThreadsEnvironment, min(cpus, haproxy.MostThreads)))
+		variables = append(variables, fmt.Sprintf("%s=%d", haproxy.ThreadsEnvironment, min(cpus, haproxy.MostThreads)))
 	}
-	return environment
+	if !ipv6() {
+		log.Info("the node has no IPv6: HAProxy listens on addresses of IPv4")
+		variables = append(variables, haproxy.AddressEnvironment+"=0.0.0.0")
+	}
+	return variables
+}
+
+// ipv6 says whether there are sockets of IPv6. There are none where the kernel was
+// started with ipv6.disable=1. With addresses of IPv4 alone, or with the sysctl
+// disable_ipv6, :: takes IPv4.
+func ipv6() bool {
+	socket, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err == nil {
+		_ = syscall.Close(socket)
+	}
+	return !errors.Is(err, syscall.EAFNOSUPPORT)
 }
 
 // limitDescriptors of this process, and so of HAProxy, to what the container has

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"qtls.dev/qtls/internal/testnet"
 	"qtls.dev/qtls/internal/version"
 )
 
@@ -108,7 +109,7 @@ func TestHAProxyKnowsWhatItMayUse(t *testing.T) {
 			}
 			log.Reset()
 			var threads, ports []string
-			for _, variable := range limits(dir, slog.New(slog.NewJSONHandler(&log, nil))) {
+			for _, variable := range environment(dir, slog.New(slog.NewJSONHandler(&log, nil))) {
 				if strings.HasPrefix(variable, "QTLS_THREADS=") {
 					threads = append(threads, variable)
 				} else {
@@ -122,5 +123,17 @@ func TestHAProxyKnowsWhatItMayUse(t *testing.T) {
 				t.Errorf("%q does not say how many connections a port takes", ports)
 			}
 		})
+	}
+}
+
+func TestHAProxyListensOnIPv4WhereThereIsNoIPv6(t *testing.T) {
+	const variable = "QTLS_ADDRESS=0.0.0.0"
+	log := slog.New(slog.DiscardHandler)
+	if slices.Contains(environment(t.TempDir(), log), variable) {
+		t.Errorf("%s where there is IPv6", variable)
+	}
+	testnet.WithoutIPv6(t)
+	if !slices.Contains(environment(t.TempDir(), log), variable) {
+		t.Errorf("no %s where there is no IPv6", variable)
 	}
 }

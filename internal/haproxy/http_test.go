@@ -25,6 +25,7 @@ import (
 
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/model"
+	"qtls.dev/qtls/internal/testnet"
 	"qtls.dev/qtls/internal/tickets"
 )
 
@@ -531,4 +532,22 @@ func TestARenewedTicketEndsWithTheFirst(t *testing.T) {
 	}
 	time.Sleep(time.Until(start.Add(lifetime + 2*time.Second)))
 	visit(false)
+}
+
+func TestAGatewayServesWhereThereIsNoIPv6(t *testing.T) {
+	testnet.WithoutIPv6(t)
+	p := newPod(t)
+	p.environment = []string{AddressEnvironment + "=0.0.0.0"} // as qtls-agent has it then
+	i := newIssuer(t, "ECDSA-P256")
+	dual := []model.Certificate{p.certificate(newIssuer(t, "ML-DSA-65"), "ML-DSA-65", anyScheme, host), p.certificate(i, "ECDSA-P256", anyScheme, host)}
+	toMirror := func(l *model.Listener) { l.Backends = []model.Backend{{Group: "mirror:1", Weight: 1}} }
+	p.start(gateway(prefer,
+		model.Port{Number: port, Listeners: []model.Listener{with(https("direct", nil, dual[1]), toMirror)}},
+		model.Port{Number: port + 1, Listeners: []model.Listener{with(https("chosen", nil, dual...), toMirror)}},
+	), dataplane.Endpoints{"mirror:1": {endpoint(t, mirror(t, "one"))}})
+	for _, port := range []int{port, port + 1} {
+		if _, err := p.get(port, nil); err != nil {
+			t.Errorf("port %d: %v", port, err)
+		}
+	}
 }

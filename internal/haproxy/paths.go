@@ -60,3 +60,7 @@ const (
 	ThreadsEnvironment = "QTLS_THREADS"
 	MostThreads        = 1024
 )
+
+// AddressEnvironment is the variable of HAProxy's container that has the address
+// of its ports where that is not ::, which takes IPv4 and IPv6.
+const AddressEnvironment = "QTLS_ADDRESS"

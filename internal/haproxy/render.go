@@ -227,10 +227,14 @@ func (r *renderer) port(number int32, listeners []listener) {
 	}
 }
 
-// everyAddress of the pod, with a port: what clients connect to.
-func everyAddress(port int32) string { return fmt.Sprintf(":::%d v4v6", port) }
+// everyAddress of the pod, with a port: what clients connect to. The variable
+// stands alone in its quotes: agents of former versions, too, read the port.
+func everyAddress(port int32) string {
+	return fmt.Sprintf(`"${%s-::}":%d v4v6`, AddressEnvironment, port)
+}
 
-var portPattern = regexp.MustCompile(`(?m)^    bind :::([0-9]+) v4v6`)
+// portPattern also finds the ports of revisions that former versions published.
+var portPattern = regexp.MustCompile(`(?m)^    bind (?:"\$\{` + AddressEnvironment + `-::\}"|::):([0-9]+) v4v6`)
 
 // Ports are those that clients connect to under a revision, in ascending order.
 func Ports(r dataplane.Revision) []int32 {
