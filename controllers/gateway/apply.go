@@ -155,7 +155,7 @@ func (r *Reconciler) readerOf(o client.Object) client.Reader {
 // applyObject applies one object, unless one of its name is there already that
 // this gateway does not own.
 func (r *Reconciler) applyObject(ctx context.Context, g *v1alpha1.QTLSGateway, o client.Object) error {
-	_, err := owned.Writer{Client: r.Client, Cached: r.readerOf(o), Live: r.APIReader}.Apply(ctx, g, "gateway", o)
+	_, err := owned.Writer{Client: r.Client, Cached: r.readerOf(o), Live: r.APIReader, Applied: &r.applied}.Apply(ctx, g, "gateway", o)
 	return err
 }
 

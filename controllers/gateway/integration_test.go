@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -410,6 +411,54 @@ func TestACacheThatIsBehindTakesNothingFromSomebodyElse(t *testing.T) {
 	if err := r.applyObject(t.Context(), g, resources.Service(g, nil)); err != nil {
 		t.Error(err)
 	}
+}
+
+// counting counts what is applied.
+type counting struct {
+	client.Client
+	applied int
+}
+
+func (c *counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	c.applied++
+	return c.Client.Apply(ctx, o, options...)
+}
+
+// Each change of an endpoint brings a reconciliation: it writes the endpoints, and
+// nothing that is as it was.
+func TestWhatIsAsItWasAppliedIsNotAppliedAgain(t *testing.T) {
+	c := &counting{Client: testenv.Client(t)}
+	g := webGateway(testenv.Namespace(t, c))
+	create(t, c, g)
+	r := &Reconciler{Client: c, APIReader: c}
+	service := &corev1.Service{}
+	apply := func(when string, ports []int32, want int) {
+		t.Helper()
+		if err := r.applyObject(t.Context(), g, resources.Service(g, ports)); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if c.applied != want {
+			t.Errorf("%s: applied %d times, want %d", when, c.applied, want)
+		}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: g.Namespace, Name: resources.Name(g.Name)}, service); err != nil || service.Spec.Selector["app"] != "" {
+			t.Errorf("%s: %+v (%v)", when, service.Spec, err)
+		}
+	}
+	apply("first", nil, 1)
+	apply("again", nil, 1)
+	apply("another", []int32{8443}, 2)
+	apply("the other again", []int32{8443}, 2)
+	service.Spec.Selector["app"] = "other"
+	if err := c.Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	apply("changed by somebody else", []int32{8443}, 3)
+	if err := c.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	apply("deleted by somebody else", []int32{8443}, 4)
+	r.applied.Forget(key(g))
+	apply("forgotten", []int32{8443}, 5)
 }
 
 func TestReferencesAreFollowedAsTheyAppearAndGo(t *testing.T) {

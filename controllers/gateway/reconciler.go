@@ -21,6 +21,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/observe"
+	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/rings"
@@ -72,6 +73,7 @@ type Reconciler struct {
 	Changes <-chan event.GenericEvent
 
 	backends backends
+	applied  owned.Memory
 }
 
 // Reconcile brings one gateway from what is to what is wanted, as far as it
@@ -137,6 +139,7 @@ func (r *Reconciler) forget(gateway types.NamespacedName) {
 	r.Observer.Follow(gateway, nil)
 	r.Rings.Want(gateway, nil)
 	r.backends.set(gateway, nil)
+	r.applied.Forget(gateway)
 }
 
 // nextLook is when time alone changes something.
