@@ -42,12 +42,17 @@ type reflection struct {
 	Header     http.Header
 	Trailer    http.Header
 	Body       int64
+	Group      tls.CurveID // of a request over TLS
 }
 
 func mirrorHandler(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
-		_ = json.NewEncoder(w).Encode(reflection{name, r.Host, r.Header, r.Trailer, n})
+		seen := reflection{Name: name, Host: r.Host, Header: r.Header, Trailer: r.Trailer, Body: n}
+		if r.TLS != nil {
+			seen.Group = r.TLS.CurveID
+		}
+		_ = json.NewEncoder(w).Encode(seen)
 	})
 }
 
@@ -422,6 +427,10 @@ func TestABackendIsVerified(t *testing.T) {
 		t.Logf("%s: %d %s", listeners[n].Listeners[0].Name, response.StatusCode, seen.Name)
 		if response.StatusCode != want {
 			t.Errorf("%s: status %d, want %d", listeners[n].Listeners[0].Name, response.StatusCode, want)
+		}
+		// OpenSSL's own choice: a policy is about clients.
+		if response.StatusCode == http.StatusOK && seen.Group != tls.X25519MLKEM768 {
+			t.Errorf("%s: the key exchange is %s, want %s", listeners[n].Listeners[0].Name, seen.Group, tls.X25519MLKEM768)
 		}
 	}
 }
