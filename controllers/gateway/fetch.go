@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -127,7 +127,7 @@ func getAll[T any, P interface {
 }](ctx context.Context, reader client.Reader, namespace string, names []string) (map[string]*T, error) {
 	out := map[string]*T{}
 	for _, name := range names {
-		if name == "" || len(path.IsValidPathSegmentName(name)) > 0 {
+		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 			continue
 		}
 		object := P(new(T))
