@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -517,15 +518,24 @@ func TestWhatKeepsAGatewayFromBeingDecidedIsTold(t *testing.T) {
 	c := testenv.Client(t)
 	g := webGateway(testenv.Namespace(t, c))
 	create(t, c, g)
-	meta.SetStatusCondition(&g.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady})
+	meta.SetStatusCondition(&g.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, ObservedGeneration: g.Generation})
 	g.Status.Pods = "2/2"
 	if err := c.Status().Update(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
-	r := &Reconciler{Client: c, APIReader: secretless{c}, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10)}
-	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key(g)}); err == nil {
-		t.Error("it is not tried again")
+	now := clocktesting.NewFakePassiveClock(time.Now())
+	r := &Reconciler{Client: c, APIReader: secretless{c}, Clock: now, Recorder: events.NewFakeRecorder(10)}
+	reconcile := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key(g)}); err == nil {
+			t.Error("it is not tried again")
+		}
 	}
+	reconcile()
+	has(t, c, g, v1alpha1.ConditionReady, v1alpha1.ReasonReady, "") // it may be over in a moment
+
+	now.SetTime(now.Now().Add(failureGrace))
+	reconcile()
 	for _, kind := range []string{v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady} {
 		has(t, c, g, kind, v1alpha1.ReasonNotApplied, "secrets is forbidden")
 	}

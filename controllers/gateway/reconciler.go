@@ -7,6 +7,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,11 @@ const lookAgain = 6 * time.Hour
 // cache has it by then.
 const afterConflict = time.Second
 
+// failureGrace is how long a gateway cannot be decided before that is told: an API
+// server that is busy for a moment makes no gateway unready. It is tried again
+// meanwhile, and a time-out lasts longer than this.
+const failureGrace = 10 * time.Second
+
 // Reconciler reconciles QTLSGateways.
 type Reconciler struct {
 	client.Client
@@ -74,6 +80,7 @@ type Reconciler struct {
 
 	backends backends
 	applied  owned.Memory
+	failing  sync.Map // since when gateways could not be decided, by name
 }
 
 // Reconcile brings one gateway from what is to what is wanted, as far as it
@@ -94,8 +101,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	now := r.Clock.Now()
 	in, plan, err := r.plan(ctx, g, now)
 	if err != nil {
+		since, _ := r.failing.LoadOrStore(request.NamespacedName, now)
+		if now.Sub(since.(time.Time)) < failureGrace {
+			return ctrl.Result{}, err
+		}
 		return ctrl.Result{}, errors.Join(err, r.report(ctx, g, undecided(g, err, now)))
 	}
+	r.failing.Delete(request.NamespacedName)
 	r.Rings.Want(request.NamespacedName, wantedRings(g, plan, in.Resumption))
 	in.Resumption.State = r.Rings.State(request.NamespacedName)
 	if in.Resumption.Err != nil && storesIn(g, v1alpha1.TicketStoreEmbedded) {
@@ -140,6 +152,7 @@ func (r *Reconciler) forget(gateway types.NamespacedName) {
 	r.Rings.Want(gateway, nil)
 	r.backends.set(gateway, nil)
 	r.applied.Forget(gateway)
+	r.failing.Delete(gateway)
 }
 
 // nextLook is when time alone changes something.
