@@ -18,6 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -249,8 +250,13 @@ func (r *Reconciler) needed(ctx context.Context, pool *v1alpha1.HSMPool, l hsmpo
 	return nil
 }
 
-// isThere reads an object of the pool's namespace, if it is there.
+// isThere reads an object of the pool's namespace, if it is there. One of a name
+// that nothing can have, which an earlier release let through, is not, and the API
+// does not even let one ask for it.
 func isThere(ctx context.Context, reader client.Reader, pool *v1alpha1.HSMPool, o client.Object, name string) (bool, error) {
+	if len(content.IsPathSegmentName(name)) > 0 {
+		return false, nil
+	}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, o)
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("%T %s/%s: %w", o, pool.Namespace, name, err)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -125,6 +126,9 @@ func (a Authorities) For(family algorithms.Family) (Authority, bool) {
 func Load(ctx context.Context, keys hsmpool.Keys, ca *v1alpha1.CAIssuer, now time.Time) (Authorities, error) {
 	secrets := map[string]*corev1.Secret{}
 	for _, ref := range ca.SecretRefs {
+		if len(content.IsPathSegmentName(ref.Name)) > 0 {
+			continue // an earlier release let such a name through, and the API does not let one ask for it
+		}
 		secret := &corev1.Secret{}
 		err := keys.Secrets.Get(ctx, client.ObjectKey{Namespace: keys.Namespace, Name: ref.Name}, secret)
 		switch {

@@ -209,6 +209,18 @@ func TestErrorsOfReadingAreNoProblemsOfTheIssuer(t *testing.T) {
 	}
 }
 
+// The API does not let one ask for it: it would be an error of reading, for ever.
+func TestANameThatNoSecretCanHaveIsOfOneThatIsNotThere(t *testing.T) {
+	reader := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("invalid resource name")
+		}}).Build()
+	got, err := Load(t.Context(), hsmpool.Keys{Secrets: reader, Namespace: "ns"}, &v1alpha1.CAIssuer{SecretRefs: refs("team-a/pq")}, now)
+	if err != nil || len(got.Problems) != 1 || got.Problems[0].Reason != v1alpha1.ReasonSecretNotFound {
+		t.Errorf("problems %+v, %v", got.Problems, err)
+	}
+}
+
 func TestLoadReadsTheNamespace(t *testing.T) {
 	reader := fake.NewClientBuilder().WithObjects(ca(t, "pq", "ML-DSA-44", true)).Build()
 	for namespace, want := range map[string]int{"ns": 1, "other": 0} {

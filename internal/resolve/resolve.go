@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
@@ -405,14 +405,17 @@ func (r *resolver) backend(listener string, index int, b v1alpha1.BackendReferen
 	return m, true
 }
 
-// unnameable says what of a backend nothing can be called. The API refuses such
-// names; objects of before it did are there still, and what a configuration names
-// has to stand in one.
+// word is what a group's name may be made of, as render takes it: without `..`.
+var word = regexp.MustCompile(`^[A-Za-z0-9](\.?[-_A-Za-z0-9])*$`)
+
+// unnameable says what of a backend no configuration can carry: the group's name is
+// one word there. The API refuses such names; objects of before it did are there
+// still. What else there cannot be, as Shop, is not there.
 func unnameable(b v1alpha1.BackendReference) string {
-	if len(validation.IsDNS1123Label(b.Name)) > 0 {
+	if !word.MatchString(b.Name) {
 		return fmt.Sprintf(".name: %q is no name of a Service; write letters in lower case, digits and '-'", b.Name)
 	}
-	if b.Port.Type == intstr.String && len(validation.IsDNS1123Label(b.Port.StrVal)) > 0 {
+	if b.Port.Type == intstr.String && !word.MatchString(b.Port.StrVal) {
 		return fmt.Sprintf(".port: %q is no name of a Service's port; write letters in lower case, digits and '-', or its number", b.Port.StrVal)
 	}
 	return ""

@@ -238,6 +238,8 @@ func TestEachFaultIsNamedWithItsRemedy(t *testing.T) {
 			"Accepted", "Invalid", `listeners[https].backends[0].name: "shop,other" is no name of a Service`, true, false},
 		{"a port of a name that none can have", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromString("ht tp") },
 			"Accepted", "Invalid", `listeners[https].backends[0].port: "ht tp" is no name of a Service's port`, true, false},
+		{"a Service of a name that none can have, but a configuration", func(f *fixture) { listener(f).Backends[0].Name = "Shop" },
+			"ResolvedRefs", "BackendNotFound", `listeners[https].backends[0]: there is no Service "Shop"`, false, true},
 		{"a Service that does not exist", func(f *fixture) { delete(f.objects.Services, "shop") },
 			"ResolvedRefs", "BackendNotFound", `listeners[https].backends[0]: there is no Service "shop"`, false, true},
 		{"a port that the Service does not have", func(f *fixture) { listener(f).Backends[0].Port = intstr.FromInt32(8080) },
