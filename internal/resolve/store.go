@@ -68,8 +68,11 @@ func ExternalStore(g *v1alpha1.QTLSGateway, o Objects) (*Store, *Problem) {
 		}
 		// Its password goes to an address that the gateway's author chose, who
 		// may not be one who may read Secrets.
-		if secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[v1alpha1.LabelTicketStore] != v1alpha1.LabelTicketStoreValue {
-			return problem(".%s: Secret %q does not have type %s and label %s, without which no password is sent to a store; give it both if its password is for this one, or name another", who.field, who.ref.Name, corev1.SecretTypeBasicAuth, marked)
+		if secret.Type != corev1.SecretTypeBasicAuth { // which cannot be changed
+			return problem(".%s: Secret %q is not of type %s, without which no password is sent to a store; if its password is for this one, make it anew with that type and label %s; or name another", who.field, who.ref.Name, corev1.SecretTypeBasicAuth, marked)
+		}
+		if secret.Labels[v1alpha1.LabelTicketStore] != v1alpha1.LabelTicketStoreValue {
+			return problem(".%s: Secret %q does not have label %s, without which no password is sent to a store; label it if its password is for this one, or name another", who.field, who.ref.Name, marked)
 		}
 		user, password := string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])
 		if password == "" {
