@@ -376,6 +376,20 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// What somebody wants, or what mends itself, is no alert.
+func TestWhatAlertsLeaveOut(t *testing.T) {
+	all := alerts(t, get[*unstructured.Unstructured](render(t, "metrics: {prometheusRule: {enabled: true}}"), "PrometheusRule qtls-system/qtls"))
+	for alert, leaves := range map[string]string{
+		"QTLSGatewayNotProgrammed": "unless on (namespace, name)\nqtls_gateway_replicas == 0",
+		"QTLSNotReady":             `kind!="QTLSBenchmarkSchedule"`,
+		"QTLSAuthorityExpiresSoon": "unless on (namespace, secret)\nqtls_certificate_not_after_timestamp_seconds",
+	} {
+		if expression := all[alert]["expr"].(string); !strings.Contains(expression, leaves) {
+			t.Errorf("%s does not have %q: %s", alert, leaves, expression)
+		}
+	}
+}
+
 // The operator's lease, by whose name its metric tells who leads.
 func TestTheAlertOnTheLeaderIsAboutTheOperatorsLease(t *testing.T) {
 	r := render(t, "metrics: {prometheusRule: {enabled: true}}")

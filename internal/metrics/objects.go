@@ -16,12 +16,16 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/issuers"
+	"qtls.dev/qtls/internal/resources"
 )
 
 var (
 	condition = prometheus.NewDesc("qtls_object_status_condition",
 		"1 for the status that the condition of the object has, 0 for the others.",
 		[]string{"kind", "namespace", "name", "type", "status"}, nil)
+	replicas = prometheus.NewDesc("qtls_gateway_replicas",
+		"Pods that the QTLSGateway is to have.",
+		[]string{"namespace", "name"}, nil)
 	certificateNotAfter = prometheus.NewDesc("qtls_certificate_not_after_timestamp_seconds",
 		"End of validity of a certificate of the PQCCertificate, in Unix time.",
 		[]string{"namespace", "name", "algorithm", "secret"}, nil)
@@ -57,7 +61,7 @@ type Objects struct {
 
 // Describe implements prometheus.Collector.
 func (o *Objects) Describe(d chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{condition, certificateNotAfter, certificateRenewal, authorityNotAfter, memberUp} {
+	for _, desc := range []*prometheus.Desc{condition, replicas, certificateNotAfter, certificateRenewal, authorityNotAfter, memberUp} {
 		d <- desc
 	}
 }
@@ -101,6 +105,7 @@ func tell(out chan<- prometheus.Metric, o runtime.Object) {
 	switch o := o.(type) {
 	case *v1alpha1.QTLSGateway:
 		tellConditions(out, "QTLSGateway", o, o.Status.Conditions)
+		gauge(out, replicas, float64(resources.Replicas(o)), o.Namespace, o.Name)
 	case *v1alpha1.PQCCertificate:
 		tellConditions(out, "PQCCertificate", o, o.Status.Conditions)
 		for _, c := range o.Status.Certificates {

@@ -50,6 +50,17 @@ func expect(t *testing.T, o *Objects, want string, names ...string) {
 	}
 }
 
+func TestAGatewayThatIsToHaveNoPodsIsToldApart(t *testing.T) {
+	_, leader, _ := operators(t, &v1alpha1.QTLSGateway{ObjectMeta: named("shop", "web")},
+		&v1alpha1.QTLSGateway{ObjectMeta: named("shop", "off"), Spec: v1alpha1.QTLSGatewaySpec{Replicas: new(int32)}})
+	expect(t, leader, `
+# HELP qtls_gateway_replicas Pods that the QTLSGateway is to have.
+# TYPE qtls_gateway_replicas gauge
+qtls_gateway_replicas{name="off",namespace="shop"} 0
+qtls_gateway_replicas{name="web",namespace="shop"} 2
+`, "qtls_gateway_replicas")
+}
+
 func TestEachConditionIsToldWithEachStatus(t *testing.T) {
 	_, leader, _ := operators(t, &v1alpha1.QTLSGateway{ObjectMeta: named("shop", "web"), Status: v1alpha1.QTLSGatewayStatus{Conditions: conditions("Ready=False", "Programmed=Unknown")}})
 	expect(t, leader, `
@@ -61,7 +72,7 @@ qtls_object_status_condition{kind="QTLSGateway",name="web",namespace="shop",stat
 qtls_object_status_condition{kind="QTLSGateway",name="web",namespace="shop",status="True",type="Ready"} 0
 qtls_object_status_condition{kind="QTLSGateway",name="web",namespace="shop",status="Unknown",type="Programmed"} 1
 qtls_object_status_condition{kind="QTLSGateway",name="web",namespace="shop",status="Unknown",type="Ready"} 0
-`)
+`, "qtls_object_status_condition")
 }
 
 func TestConditionsOfEveryKindAreTold(t *testing.T) {
@@ -149,8 +160,8 @@ func TestADeletedObjectLeavesNoSeries(t *testing.T) {
 
 func TestOnlyTheLeaderTells(t *testing.T) {
 	_, leader, standby := operators(t, &v1alpha1.QTLSGateway{ObjectMeta: named("shop", "web"), Status: v1alpha1.QTLSGatewayStatus{Conditions: conditions("Ready=True")}})
-	if got := testutil.CollectAndCount(leader); got != 3 {
-		t.Errorf("the leader tells %d series, want 3", got)
+	if got := testutil.CollectAndCount(leader); got != 4 {
+		t.Errorf("the leader tells %d series, want 4", got)
 	}
 	if got := testutil.CollectAndCount(standby); got != 0 {
 		t.Errorf("one that stands by tells %d series", got)
