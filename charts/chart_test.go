@@ -383,6 +383,8 @@ func TestWhatAlertsLeaveOut(t *testing.T) {
 		"QTLSGatewayNotProgrammed": "unless on (namespace, name)\nqtls_gateway_replicas == 0",
 		"QTLSNotReady":             `kind!="QTLSBenchmarkSchedule"`,
 		"QTLSAuthorityExpiresSoon": "unless on (namespace, secret)\nqtls_certificate_not_after_timestamp_seconds",
+		// Without a leader nobody tells of a PQCCertificate.
+		"QTLSServedCertificateExpiresSoon": "and on ()\nleader_election_master_status{name=\"qtls-operator\", namespace=\"qtls-system\"} == 1",
 	} {
 		if expression := all[alert]["expr"].(string); !strings.Contains(expression, leaves) {
 			t.Errorf("%s does not have %q: %s", alert, leaves, expression)
