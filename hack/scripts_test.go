@@ -8,10 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 )
 
 // run a script of this folder, with stand-ins for the programs that it calls: kubectl
@@ -26,6 +22,7 @@ func run(t *testing.T, name, operators string, env ...string) (said string, call
 printf '%s %s\n' "$(basename "$0")" "$*" >>"$CALLS"
 case "$*" in
 "get deployments "*) printf '%s' "$OPERATORS" ;;
+"get qtlspolicies measured "*) printf '%s' "$POLICY" ;;
 "create namespace "*) exit 1 ;;
 bin) dirname "$0" ;;
 *" list -tars "*) printf '/cache/%s/key/qtls-%s-0.1.0.tar\n' gateway gateway operator operator ;;
@@ -39,7 +36,7 @@ esac
 	file := filepath.Join(dir, "calls")
 	cmd := exec.CommandContext(t.Context(), "./"+name)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "CALLS="+file, "OPERATORS="+operators,
-		"QTLS_CLUSTER=", "IMAGE_REGISTRY=registry.example.com", "PEER_IMAGES=")
+		"POLICY=", "NAMESPACE=", "QTLS_CLUSTER=", "IMAGE_REGISTRY=registry.example.com", "PEER_IMAGES=")
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	log, unread := os.ReadFile(file)
@@ -94,6 +91,30 @@ func TestAQTLSThatIsThereStaysAsItIs(t *testing.T) {
 	}
 }
 
+// It may serve some namespaces only, and there may be more than one.
+func TestAQTLSThatIsThereHasToServeTheNamespace(t *testing.T) {
+	const other = "qtls-0.0.9 of namespace tls: [\"--watch-namespaces=qtls-benches,shop\"]\n"
+	said, calls, err := run(t, "install", other, "NAMESPACE=qtls-bench")
+	if err == nil || !strings.Contains(said, "qtls-0.0.9 of namespace tls does not serve namespace qtls-bench: add that to its chart's value watchNamespaces") {
+		t.Errorf("%v: %s", err, said)
+	}
+	if got := changes(calls); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	for _, operators := range []string{
+		"qtls-0.0.9 of namespace b: []\n",
+		"qtls-0.0.9 of namespace b: [\"--watch-namespaces=shop,qtls-bench\"]\n",
+		other + "qtls-0.0.9 of namespace b: [\"--watch-namespaces=qtls-bench\",\"--leader-elect\"]\n",
+	} {
+		if said, _, err := run(t, "install", operators, "NAMESPACE=qtls-bench"); err != nil || !strings.Contains(said, "using qtls-0.0.9 of namespace b, as it is\n") {
+			t.Errorf("%s%v: %s", operators, err, said)
+		}
+	}
+	if said, _, err := run(t, "install", "qtls-0.0.9 of namespace qtls-bench: [\"--watch-namespaces=shop\"]\n", "NAMESPACE=qtls-bench"); err != nil {
+		t.Errorf("its own: %v: %s", err, said)
+	}
+}
+
 func TestAPeersImageHasToBeAllowedByWhoRunsIt(t *testing.T) {
 	for _, args := range []string{`["--leader-elect"]`, `["--peer-images=example.com/a:1"]`} {
 		said, calls, err := run(t, "install", "qtls-0.0.9 of namespace tls: "+args+"\n", "PEER_IMAGES=registry.example.com/qtls-nginx:*")
@@ -106,39 +127,15 @@ func TestAPeersImageHasToBeAllowedByWhoRunsIt(t *testing.T) {
 	}
 }
 
-// What lies in its namespace goes with that.
-func TestABenchmarkLeavesNoPolicyBehind(t *testing.T) {
-	said, calls, err := run(t, "bench", "qtls-0.0.9 of namespace tls: []\n", "BENCH=matrix", "REPLICAS=", "PRESET=")
-	if err == nil {
-		t.Fatalf("without its namespace it did not stop: %s", said)
-	}
-	const remove = "kubectl delete qtlspolicies --selector="
-	i := slices.IndexFunc(calls, func(call string) bool { return strings.HasPrefix(call, remove) })
-	if i < 0 {
-		t.Fatalf("%q", calls)
-	}
-	selector, err := labels.Parse(strings.TrimPrefix(calls[i], remove))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("../docs/benchmarks/gateway.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	policies := 0
-	for doc := range strings.SplitSeq(string(text), "\n---\n") {
-		var o metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
-			t.Fatal(err)
+// What lies in its namespace goes with that. A policy lies in none.
+func TestABenchmarkLeavesNoPolicyBehindButOneThatWasThere(t *testing.T) {
+	for _, there := range []string{"", "qtlspolicy.qtls.dev/measured"} {
+		said, calls, err := run(t, "bench", "qtls-0.0.9 of namespace tls: []\n", "BENCH=matrix", "REPLICAS=", "PRESET=", "POLICY="+there)
+		if err == nil {
+			t.Fatalf("without its namespace it did not stop: %s", said)
 		}
-		if o.Kind != "QTLSPolicy" {
-			continue
+		if removed := slices.Contains(calls, "kubectl delete qtlspolicies measured --ignore-not-found"); removed != (there == "") {
+			t.Errorf("there was %q: %q", there, calls)
 		}
-		if policies++; !selector.Matches(labels.Set(o.Labels)) {
-			t.Errorf("%s selects no policy with %v", calls[i], o.Labels)
-		}
-	}
-	if policies == 0 {
-		t.Error("the benchmarks' gateway has no policy of its own")
 	}
 }
