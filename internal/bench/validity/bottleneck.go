@@ -119,11 +119,12 @@ func Name(e Evidence) Finding {
 		at(Machine, "the busiest machine was idle for %s of the time", percent(*e.MachineIdle))
 	}
 	if saturated {
-		text := "every replica was throttled in %s of its CPU periods or more"
-		if e.Replicas[0].Periods == 0 {
-			text = "every replica used %s of its CPU quota or more"
+		least, throttled := e.leastQuotaUse()
+		text := "every replica used %s of its CPU quota or more"
+		if throttled {
+			text = "every replica was throttled in %s of its CPU periods or more"
 		}
-		at(CPUQuota, text, percent(e.leastThrottled()))
+		at(CPUQuota, text, percent(least))
 	}
 	for _, d := range []struct {
 		name Bottleneck
@@ -159,13 +160,17 @@ func over(share *float64, limit float64) bool { return share != nil && *share >=
 
 // saturated tells whether every replica was at its quota.
 func (e Evidence) saturated() bool {
-	return len(e.Replicas) > 0 && e.leastThrottled() >= Saturated
+	least, _ := e.leastQuotaUse()
+	return len(e.Replicas) > 0 && least >= Saturated
 }
 
-func (e Evidence) leastThrottled() float64 {
-	least := 1.0
+// leastQuotaUse of all replicas, and whether all of them were throttled in that share
+// of their periods: a replica that was has used that share of its quota, too.
+func (e Evidence) leastQuotaUse() (least float64, throttled bool) {
+	least, throttled = 1, true
 	for _, r := range e.Replicas {
-		least = min(least, r.quotaUse())
+		share, periods := r.quotaUse()
+		least, throttled = min(least, share), throttled && periods
 	}
-	return least
+	return least, throttled
 }

@@ -18,8 +18,8 @@ const (
 	// LeastIdle is the share of each machine's CPU time that nobody used. With
 	// less, replicas compete for the machine and not only for their quotas.
 	LeastIdle = 0.10
-	// Saturated is in which share of its CPU periods a replica is throttled when
-	// it does all that its quota allows.
+	// Saturated is in which share of its CPU periods a replica is throttled, or which
+	// share of its quota it uses, when it does all that its quota allows.
 	Saturated = 0.95
 	// ResumedShare of the handshakes of a mode that resumes; the rest are those
 	// of clients that had no ticket yet.
@@ -164,17 +164,20 @@ type TicketWait struct {
 	StoreWaited time.Duration `json:"storeWaited,omitempty"`
 }
 
-// quotaUse is how near it was to its quota: the share of its periods in which it
-// was throttled or, where nobody counted those, of the CPU time that it was
-// granted.
-func (r Replica) quotaUse() float64 {
-	switch granted := r.Quota * float64(r.Observed); {
-	case r.Periods > 0:
-		return float64(r.ThrottledPeriods) / float64(r.Periods)
-	case granted > 0:
-		return min(float64(r.CPU)/granted, 1)
+// quotaUse is how near it was to its quota: the share of its periods in which it was
+// throttled, or of the CPU time that it was granted, whichever is greater. HAProxy has
+// no more threads than its quota is for: with a whole number of CPUs they can use all
+// of it, and are never throttled.
+func (r Replica) quotaUse() (share float64, throttled bool) {
+	if r.Periods > 0 {
+		share, throttled = float64(r.ThrottledPeriods)/float64(r.Periods), true
 	}
-	return 0
+	if granted := r.Quota * float64(r.Observed); granted > 0 {
+		if used := min(float64(r.CPU)/granted, 1); used > share {
+			share, throttled = used, false
+		}
+	}
+	return share, throttled
 }
 
 // Dependency is something that handshakes wait for.
@@ -325,11 +328,11 @@ func judgeReplicas(e Evidence) []Reason {
 		return reasons
 	}
 	for _, r := range e.Replicas {
-		switch share := r.quotaUse(); {
+		switch share, throttled := r.quotaUse(); {
 		case r.Silent: // as is said above
 		case r.Quota == 0 || r.Periods == 0 && r.Observed == 0:
 			spare.add("replica %s has no CPU quota that was observed: one that limits it makes replicas comparable; set resources.limits.cpu", r.Name)
-		case share < Saturated && r.Periods == 0:
+		case share < Saturated && !throttled:
 			spare.add("replica %s used %s of its CPU quota, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))
 		case share < Saturated:
 			spare.add("replica %s was throttled in %s of its CPU periods, want %s: it could have done more; add virtual users, or see what it waited for", r.Name, percent(share), percent(Saturated))

@@ -34,6 +34,24 @@ func latency() Evidence {
 	return e
 }
 
+// useWholeCPUs gives each replica a quota of two CPUs, of which its two threads used a
+// share: they cannot use more than the quota, and are not throttled.
+func useWholeCPUs(e *Evidence, share float64) {
+	for i := range e.Replicas {
+		r := &e.Replicas[i]
+		r.Quota, r.Observed, r.ThrottledPeriods = 2, 30*time.Second, 0
+		r.CPU = time.Duration(share * r.Quota * float64(r.Observed))
+	}
+}
+
+// A quota that is as many CPUs as HAProxy has threads is used up without a throttled period.
+func TestReplicasThatUseWholeCPUsAreAtTheirQuotas(t *testing.T) {
+	e := capacity()
+	if useWholeCPUs(&e, 0.97); len(Judge(e)) > 0 {
+		t.Errorf("%+v", Judge(e))
+	}
+}
+
 func TestGoodMeasurementsAreResults(t *testing.T) {
 	for name, e := range map[string]Evidence{"capacity": capacity(), "latency": latency()} {
 		if reasons := Judge(e); len(reasons) != 0 {
@@ -71,6 +89,10 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"replica not saturated, by its CPU time", capacity, func(e *Evidence) {
 			r := &e.Replicas[1]
 			r.Periods, r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 0, 0, 0.05, 10*time.Second, 470*time.Millisecond
+		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
+		{"replica of a whole CPU not saturated", capacity, func(e *Evidence) {
+			r := &e.Replicas[1]
+			r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 3, 1, 10*time.Second, 9400*time.Millisecond
 		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
 		{"replica not saturated", capacity, func(e *Evidence) { e.Replicas[1].ThrottledPeriods = 284 }, NotSaturated, "replica gateway-b was throttled in 94.67 % of its CPU periods, want 95 %"},
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
@@ -179,6 +201,13 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		others []Bottleneck
 	}{
 		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
+		{"quotas of whole CPUs", capacity, func(e *Evidence) { useWholeCPUs(e, 0.97) }, CPUQuota, "every replica used 97 % of its CPU quota or more", nil},
+		{"quotas of which one is a whole CPU", capacity, func(e *Evidence) {
+			throttled := e.Replicas[1]
+			useWholeCPUs(e, 0.97)
+			e.Replicas[1] = throttled
+		}, CPUQuota, "every replica used 97 % of its CPU quota or more", nil},
+		{"quotas of whole CPUs that were not used", capacity, func(e *Evidence) { useWholeCPUs(e, 0.9) }, Unknown, "", nil},
 		{"nothing seen", spare, func(*Evidence) {}, Unknown, "", nil},
 		{"below the limits", latency, func(*Evidence) {}, None, "", nil},
 		{"client throttled", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 200 }, Client, "throttled in 200 of 300", nil},
@@ -263,7 +292,7 @@ func TestThePageOnTheMethodHasTheRulesAndTheirLimits(t *testing.T) {
 		fmt.Sprintf("more than %g %% of the attempts", FailureShare*100),
 		fmt.Sprintf("or less than %.0f %% resumed", ResumedShare*100),
 		fmt.Sprintf("a machine was idle for less than %.0f %%", LeastIdle*100),
-		fmt.Sprintf("throttled in less than %.0f %% of its CPU periods", Saturated*100),
+		fmt.Sprintf("throttled in less than %.0f %% of its CPU periods and used less than %.0f %% of its quota", Saturated*100, Saturated*100),
 		fmt.Sprintf("fewer than %d repetitions or windows of less than %.0f s", ConclusiveRepetitions, ConclusiveWindow.Seconds()),
 		fmt.Sprintf("%.0f %% busy, or half of the server's time", busy*100),
 		fmt.Sprintf("stalls for %.0f %% of the time", stalled*100),
