@@ -46,7 +46,7 @@ func pointsOf(s state) ([]v1alpha1.BenchmarkPoint, error) {
 			if len(made) == 0 {
 				continue
 			}
-			r, err := report.Build(report.Report{Modes: []report.Mode{{Name: mode.Name}}}, made)
+			r, err := report.Build(report.Report{Modes: []report.Mode{{Name: mode.Name, Resumed: resumes(mode)}}}, made)
 			if err != nil {
 				return nil, err
 			}
