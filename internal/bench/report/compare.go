@@ -251,7 +251,8 @@ const (
 
 // comparePoints has a row for each figure that the baseline has: one that is not there
 // any more may be worse. What only the report has is left out, as the p99 of a gateway
-// that now makes enough handshakes for one.
+// that now makes enough handshakes for one, and so is a percentile that now lacks no
+// more handshakes than the tolerance.
 func comparePoints(was, is Point, tolerance float64) []Row {
 	var rows []Row
 	refuse := func(figure, reason string) {
@@ -297,6 +298,10 @@ func comparePoints(was, is Point, tolerance float64) []Row {
 				continue
 			}
 			if !now.Available() {
+				had, has := float64(a.attempts()), float64(b.attempts())
+				if has < float64(stats.SamplesFor(p)) && has >= had*(1-tolerance) {
+					continue
+				}
 				refuse(now.Name(), strings.TrimPrefix(now.Unavailable, now.Name()+" "))
 				continue
 			}
@@ -309,6 +314,9 @@ func comparePoints(was, is Point, tolerance float64) []Row {
 	}
 	return rows
 }
+
+// attempts of which percentiles are.
+func (l Latency) attempts() int64 { return l.Count + l.Failed }
 
 func betterIf(better bool) Change {
 	if better {

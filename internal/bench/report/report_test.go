@@ -921,6 +921,45 @@ func TestAFigureThatIsNoLongerThereIsIncomparable(t *testing.T) {
 	}
 }
 
+// A rate is a part of the capacity, which differs a little from run to run: a few
+// handshakes too few for the baseline's percentile are no reason to fail.
+func TestAPercentileThatJustHasNoSamplesIsNotCompared(t *testing.T) {
+	run := func(handshakes, failed int64) Report {
+		var all []Measurement
+		for block := 1; block <= 5; block++ {
+			m := measured(validity.Latency, block, 50, 1)
+			times := &shard.Histogram{}
+			for range handshakes / 5 {
+				times.Record(time.Millisecond)
+			}
+			h := &m.Result.Handshakes[0]
+			h.Count, h.Handshake = times.Count(), times
+			m.Result.Failures = map[shard.Failure]int64{shard.Timeout: failed / 5}
+			all = append(all, measured(validity.Capacity, block, 100, 1), m)
+		}
+		return build(t, all...)
+	}
+	for _, c := range []struct {
+		handshakes, failed int64
+		want               Change
+	}{
+		{9950, 0, Same},
+		{9550, 0, Same},
+		{9500, 0, Incomparable}, // beyond the tolerance of 5 %
+		{10_000, 200, Incomparable},
+	} {
+		before, now := run(10_050, 0), run(c.handshakes, c.failed)
+		if !before.Points[0].Latency.Percentile(99).Available() || now.Points[0].Latency.Percentile(99).Available() {
+			t.Fatal("want a p99 of the baseline only")
+		}
+		now.Compare(before, tolerance, false)
+		change, rows := now.Comparison.Verdict()
+		if change != c.want || now.Passed().Holds != (c.want == Same) || slices.ContainsFunc(now.Comparison.Rows, func(r Row) bool { return r.Figure == "p99" }) == (c.want == Same) {
+			t.Errorf("%d handshakes, %d failed: %s for %+v", c.handshakes, c.failed, change, rows)
+		}
+	}
+}
+
 // What the rows say, the headline and the condition say too.
 func TestAllOfTheReportHasOneTolerance(t *testing.T) {
 	for within, want := range map[float64]string{0.05: "1 better, 0 worse, 0 undecided, 0 not comparable, 4 the same", 0.2: "0 better, 0 worse, 0 undecided, 0 not comparable, 5 the same"} {
