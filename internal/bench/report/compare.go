@@ -109,7 +109,7 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 				c.Rows = append(c.Rows, Row{Mode: p.Mode, Replicas: p.Replicas, Figure: "all", Change: Incomparable, Reason: fmt.Sprintf("the baseline's handshakes are of another kind: %s, and now %s", before, now)})
 				continue
 			}
-			c.Rows = append(c.Rows, comparePoints(before, p, tolerance)...)
+			c.Rows = append(c.Rows, comparePoints(before, p, is, tolerance)...)
 		}
 	}
 	r.Comparison = c
@@ -253,7 +253,7 @@ const (
 // any more may be worse. What only the report has is left out, as the p99 of a gateway
 // that now makes enough handshakes for one, and so is a percentile that now lacks no
 // more handshakes than the tolerance.
-func comparePoints(was, is Point, tolerance float64) []Row {
+func comparePoints(was, is Point, mode Mode, tolerance float64) []Row {
 	var rows []Row
 	refuse := func(figure, reason string) {
 		rows = append(rows, Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Change: Incomparable, Reason: reason})
@@ -290,6 +290,8 @@ func comparePoints(was, is Point, tolerance float64) []Row {
 	}
 	if a, b := was.Latency, is.Latency; a != nil && (b == nil || !a.Valid || !b.Valid) {
 		refuse("latency", "not valid in both")
+	} else if a != nil && mode.Resumed && len(was.Kinds) == 0 && len(is.Kinds) > 0 { // reports without Kinds have those of all handshakes
+		refuse("latency", "the baseline's is of full handshakes, too, and now of resumed ones only: measure the baseline again")
 	} else if a != nil {
 		of("mean latency", a.Mean, b.Mean, a.Phase, b.Phase, func(r Repetition) float64 { return r.Mean }, seconds, false)
 		for _, p := range Percentiles {

@@ -335,6 +335,35 @@ func TestHandshakesOfAnotherKindAreIncomparable(t *testing.T) {
 	}
 }
 
+// Reports that do not say what was negotiated have, in a mode that resumes, the latency
+// of the full handshakes, too.
+func TestALatencyOfFullHandshakesIsNotComparedWithThatOfResumedOnes(t *testing.T) {
+	for _, resumed := range []bool{true, false} {
+		run := func() Report {
+			r := compared(t, 100, 2)
+			r.Modes[0].Resumed = resumed
+			return r
+		}
+		before, now := run(), run()
+		before.Points[0].Kinds = nil
+		now.Compare(before, tolerance, false)
+		change, rows := now.Comparison.Verdict()
+		if resumed && (change != Incomparable || len(rows) != 1 || rows[0].Figure != "latency" || !strings.Contains(rows[0].Reason, "measure the baseline again")) {
+			t.Errorf("a mode that resumes: %s for %+v", change, rows)
+		}
+		if !resumed && change != Same {
+			t.Errorf("a mode of full handshakes: %s for %+v", change, rows)
+		}
+		if !slices.ContainsFunc(now.Comparison.Rows, func(r Row) bool { return r.Figure == "handshakes/s" && r.Change == Same }) {
+			t.Errorf("no capacity in %+v", now.Comparison.Rows)
+		}
+		now.Points[0].Kinds = nil
+		if now.Compare(before, tolerance, false); slices.ContainsFunc(now.Comparison.Rows, func(r Row) bool { return r.Figure == "latency" }) {
+			t.Errorf("two older ones: %+v", now.Comparison.Rows)
+		}
+	}
+}
+
 // A server that accepts late is slow before the handshake begins.
 func TestConnectingIsBesideTheHandshake(t *testing.T) {
 	m := measured(validity.Latency, 1, 50, 2)
