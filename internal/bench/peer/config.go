@@ -5,9 +5,13 @@ package peer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/haproxy"
 )
 
 const (
@@ -39,18 +43,27 @@ func command(server v1alpha1.BenchmarkPeerServer) []string {
 	return []string{"haproxy", "-db", "-f", folder + "/" + configFile[server]}
 }
 
+// threads for a quota of CPUs, as many as the gateway's HAProxy takes; 0 without a
+// quota.
+func threads(quota *resource.Quantity) int {
+	return int(min(quota.Value(), haproxy.MostThreads)) // Value rounds up
+}
+
 // Config of a server with so many certificates that offers groups, by OpenSSL's
-// names. Both take as many threads as they see CPUs, which is what they do by
-// themselves (the gateway's HAProxy takes no more than its quota is for), and hand
-// tickets out.
-func Config(server v1alpha1.BenchmarkPeerServer, count int, groups []string) string {
+// names. It takes so many threads, with 0 as many as it sees CPUs, and hands tickets
+// out.
+func Config(server v1alpha1.BenchmarkPeerServer, threads, count int, groups []string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	if server == v1alpha1.BenchmarkPeerNGINX {
 		line("daemon off;")
 		line("error_log stderr;")
 		line("pid /tmp/nginx.pid;")
-		line("worker_processes auto;")
+		workers := "auto"
+		if threads > 0 {
+			workers = strconv.Itoa(threads)
+		}
+		line("worker_processes %s;", workers)
 		line("events {")
 		line("    worker_connections 8192;")
 		line("}")
@@ -75,6 +88,9 @@ func Config(server v1alpha1.BenchmarkPeerServer, count int, groups []string) str
 	}
 	line("global")
 	line("    maxconn 8192")
+	if threads > 0 {
+		line("    thread-hard-limit %d", threads)
+	}
 	line("    ssl-default-bind-options ssl-min-ver TLSv1.2")
 	line("    ssl-default-bind-curves %s", strings.Join(groups, ":"))
 	line("")

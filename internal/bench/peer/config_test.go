@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 )
@@ -24,7 +26,7 @@ var groups = []string{"X25519MLKEM768", "X25519"}
 
 func TestConfigurations(t *testing.T) {
 	for server, file := range configFile {
-		got := Config(server, 2, groups)
+		got := Config(server, 3, 2, groups)
 		golden := filepath.Join("testdata", file)
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
@@ -37,6 +39,24 @@ func TestConfigurations(t *testing.T) {
 		}
 		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("%s: go test ./internal/bench/peer -update writes it anew\n%s", file, diff)
+		}
+	}
+}
+
+// Like the gateway's HAProxy: threads in excess of a quota use it up at once.
+func TestAServerHasTheThreadsThatItsQuotaIsFor(t *testing.T) {
+	for quota, want := range map[string]int{"0": 0, "50m": 1, "1": 1, "1500m": 2, "2": 2, "9000": 1024} {
+		if got := threads(ptr.To(resource.MustParse(quota))); got != want {
+			t.Errorf("%s: %d, want %d", quota, got, want)
+		}
+	}
+	for server, says := range map[v1alpha1.BenchmarkPeerServer][2]string{
+		v1alpha1.BenchmarkPeerHAProxy: {"", "    thread-hard-limit 2\n"},
+		v1alpha1.BenchmarkPeerNGINX:   {"worker_processes auto;\n", "worker_processes 2;\n"},
+	} {
+		without, with := Config(server, 0, 1, groups), Config(server, 2, 1, groups)
+		if !strings.Contains(without, says[0]) || strings.Contains(without, says[1]) || !strings.Contains(with, says[1]) {
+			t.Errorf("%s\n%s", without, with)
 		}
 	}
 }
@@ -81,7 +101,7 @@ func TestHAProxyServesEachCertificate(t *testing.T) {
 	dir := t.TempDir()
 	newCertificate(t, filepath.Join(dir, "0"), "ml-dsa-65")
 	newCertificate(t, filepath.Join(dir, "1"), "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-	config := strings.ReplaceAll(Config(v1alpha1.BenchmarkPeerHAProxy, 2, groups), certificates, dir)
+	config := strings.ReplaceAll(Config(v1alpha1.BenchmarkPeerHAProxy, 2, 2, groups), certificates, dir)
 	file := filepath.Join(dir, "haproxy.cfg")
 	write := func() {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {

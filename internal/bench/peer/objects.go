@@ -168,7 +168,7 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}},
 			RevisionHistoryLimit: ptr.To[int32](0),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: podLabels, Annotations: map[string]string{AnnotationConfig: Config(s.Peer.Server, len(s.Secrets), s.Groups)}},
+				ObjectMeta: metav1.ObjectMeta{Labels: podLabels, Annotations: map[string]string{AnnotationConfig: Config(s.Peer.Server, threads(beside.Containers[0].Resources.Limits.Cpu()), len(s.Secrets), s.Groups)}},
 				Spec: corev1.PodSpec{
 					AutomountServiceAccountToken:  ptr.To(false),
 					EnableServiceLinks:            ptr.To(false),

@@ -109,6 +109,9 @@ func TestAPeerRunsBesideTheGatewayWithItsResourcesAndCertificates(t *testing.T) 
 		}
 	}
 	config := fileIn(t, pod, folder+"/nginx.conf")
+	if !strings.Contains(config, "worker_processes 1;") {
+		t.Errorf("more workers than a quota of 50m is for:\n%s", config)
+	}
 	for secret, path := range mounted {
 		if !strings.Contains(config, "ssl_certificate "+path+"/tls.pem;") || !strings.Contains(config, "ssl_certificate_key "+path+"/tls.pem.key;") {
 			t.Errorf("nothing serves Secret %s at %s:\n%s", secret, path, config)
