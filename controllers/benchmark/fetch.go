@@ -90,7 +90,7 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 		if err != nil {
 			continue // not the operator's, whatever its owner says
 		}
-		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job), Unobserved: !observed(&job)}
+		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job), Unobserved: missed(&job, r.since)}
 		if j.State == plan.JobFailed {
 			if j.Message, err = r.failure(ctx, &job); err != nil {
 				return s, err

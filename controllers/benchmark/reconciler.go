@@ -1,7 +1,7 @@
 // Package benchmark runs QTLSBenchmarks: it scales a gateway, or a copy of it, has
 // a load generator measure it, and puts it back. What comes next follows from what
 // is there (internal/bench/plan): the gateway's annotation, Jobs, and records of
-// what was measured. Nothing is kept in memory.
+// what was measured. Nothing of it is kept in memory.
 package benchmark
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,10 @@ type Reconciler struct {
 	Usages Usages
 	// Logs of a pod's container, its last lines.
 	Logs func(ctx context.Context, namespace, pod, container string) (io.ReadCloser, error)
+
+	// since is when it took its first step, and was no longer another one that worked.
+	since time.Time
+	first sync.Once
 }
 
 // soon is when to look again after something was done whose effect comes back as
@@ -64,6 +69,7 @@ const lookAgain = time.Minute
 
 // Reconcile takes one step of a run.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	r.first.Do(func() { r.since = r.Clock.Now() })
 	b := &v1alpha1.QTLSBenchmark{}
 	err := r.Get(ctx, request.NamespacedName, b)
 	if client.IgnoreNotFound(err) != nil {

@@ -138,8 +138,8 @@ func moment(l load.Load, which string) (due, until time.Time) {
 const idleBefore = 3 * time.Second
 
 // observeUsage takes the samples that are due, and says after how long the next
-// one is. What is missed makes the measurement no result, so it is made again while
-// there are attempts left.
+// one is. What is missed stays unobserved, and makes the measurement no result; it is
+// made again where that was for the operator's being started anew.
 func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (next time.Duration, err error) {
 	i := slices.IndexFunc(s.jobs, func(j batchv1.Job) bool { return j.Name == name })
 	job := &s.jobs[i]
@@ -179,6 +179,14 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 		}
 	}
 	return 0, nil
+}
+
+// missed says whether a Job has not all samples of its window because this operator began
+// its work within it, or later. One that was there and too late, for agents that answer
+// slowly in a short window, would be so the next time.
+func missed(job *batchv1.Job, since time.Time) bool {
+	l, err := generator.LoadIn(job)
+	return err == nil && !observed(job) && since.After(l.Begin())
 }
 
 // observed says whether it was looked at the pods when the window of a Job began and when

@@ -202,6 +202,8 @@ func TestAPointThatNobodyObservedIsMeasuredAgain(t *testing.T) {
 	limited(w)
 	w.usage = used(0.99, 0.5)
 	w.unobserved = true
+	at := clocktesting.NewFakePassiveClock(time.Now())
+	w.clock = at
 	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1} })
 	w.steps(b, toEnd)
 	for _, attempt := range []string{"scaling-0001-1", "scaling-0001-2"} {
@@ -218,6 +220,11 @@ func TestAPointThatNobodyObservedIsMeasuredAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.unobserved = false
+		l, err := generator.LoadIn(job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at.SetTime(l.End()) // when it works again
 	}
 	w.steps(b, 2)
 	if b.Status.Progress != "1/4" {

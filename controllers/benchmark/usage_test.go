@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/dataplane"
@@ -52,5 +54,42 @@ func TestWhatIsKilledForLackOfMemoryIsEvidenceThoughItWasNeverSampled(t *testing
 	want := []validity.Replica{{Name: "sampled", OOMKills: 1}, {Name: "told", OOMKills: 3}, {Name: "away", Node: "node", Quota: 0.05, Disturbed: true, Silent: true, OOMKills: 2}}
 	if !reflect.DeepEqual(u.Replicas, want) {
 		t.Errorf("%+v, want %+v", u.Replicas, want)
+	}
+}
+
+// A window that is too short for agents that answer slowly is not longer in another attempt.
+func TestOnlyAnOperatorThatWasStartedAnewHasMissedAWindow(t *testing.T) {
+	l := load.Load{Version: load.Version, Point: "7d1c/r1-n1-hybrid-Capacity", Phase: load.Capacity, Operation: load.Handshake, Pods: 1, VUs: 32,
+		Start: noon.UnixNano(), WarmUp: 10 * time.Second, Window: 20 * time.Second}
+	l.Client.Host, l.Client.Port = "web.bench.svc", 443
+	text, err := l.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		since time.Duration // after the load's start
+		begin bool
+		end   bool
+		want  bool
+	}{
+		"it was there, and took both":            {-time.Minute, true, true, false},
+		"it was there, and was late for the end": {-time.Minute, true, false, false},
+		"it was there for neither":               {time.Minute, false, false, true},
+		"it came while the load warmed up":       {5 * time.Second, false, true, false},
+		"it came within the window, too late":    {28 * time.Second, false, true, true},
+		"it came within the window, in time":     {11 * time.Second, true, true, false},
+		"it came later, and another took both":   {time.Minute, true, true, false},
+		"it came later, and another took one":    {time.Minute, true, false, true},
+	} {
+		job := &batchv1.Job{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: generator.Container, Env: []corev1.EnvVar{{Name: load.Variable, Value: text}}}}}}}}
+		for which, taken := range map[string]bool{v1alpha1.AnnotationUsageBegin: c.begin, v1alpha1.AnnotationUsageEnd: c.end} {
+			if taken {
+				metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, "samples")
+			}
+		}
+		if got := missed(job, noon.Add(c.since)); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }

@@ -102,8 +102,8 @@ type Job struct {
 	State       JobState
 	// Message says why it failed.
 	Message string
-	// Unobserved: nobody looked when its window began or ended, so that what the gateway
-	// used is not known; the operator was started anew meanwhile, for instance.
+	// Unobserved: nobody looked when its window began or ended, for the operator was
+	// started anew meanwhile, so that what the gateway used is not known.
 	Unobserved bool
 	// Stuck says why some of its pods have no node, or are not there, though the
 	// load was to begin at Start; empty where it is not so.
