@@ -165,14 +165,14 @@ type TicketWait struct {
 }
 
 // quotaUse is how near it was to its quota: the share of its periods in which it was
-// throttled, or of the CPU time that it was granted, whichever is greater. HAProxy has
-// no more threads than its quota is for: with a whole number of CPUs they can use all
-// of it, and are never throttled.
+// throttled or, where that does not say that it was at its quota, of the CPU time that
+// it was granted, if that is more. HAProxy has no more threads than its quota is for:
+// with a whole number of CPUs they can use all of it, and are never throttled.
 func (r Replica) quotaUse() (share float64, throttled bool) {
 	if r.Periods > 0 {
 		share, throttled = float64(r.ThrottledPeriods)/float64(r.Periods), true
 	}
-	if granted := r.Quota * float64(r.Observed); granted > 0 {
+	if granted := r.Quota * float64(r.Observed); granted > 0 && share < Saturated {
 		if used := min(float64(r.CPU)/granted, 1); used > share {
 			share, throttled = used, false
 		}

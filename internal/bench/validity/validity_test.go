@@ -201,6 +201,11 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		others []Bottleneck
 	}{
 		{"quota", capacity, func(*Evidence) {}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
+		{"quota, of which all was used", capacity, func(e *Evidence) {
+			for i := range e.Replicas {
+				e.Replicas[i].Observed = 30 * time.Second
+			}
+		}, CPUQuota, "every replica was throttled in 99.33 % of its CPU periods or more", nil},
 		{"quotas of whole CPUs", capacity, func(e *Evidence) { useWholeCPUs(e, 0.97) }, CPUQuota, "every replica used 97 % of its CPU quota or more", nil},
 		{"quotas of which one is a whole CPU", capacity, func(e *Evidence) {
 			throttled := e.Replicas[1]
