@@ -300,6 +300,36 @@ func TestReplicasThatAreForbiddenAreLeftOut(t *testing.T) {
 	}
 }
 
+// The status says before each scaling what the gateway is given. Where that is refused, the
+// number that it has would look like somebody else's, and stay.
+func TestReplicasThatAreForbiddenAreNotSaidToBeSet(t *testing.T) {
+	s := startRun(t)
+	s.refuse = forbid
+	has := *s.gateway().Spec.Replicas
+	wanted := 3 - has // of 1 and 2
+	for _, set := range []int32{wanted, has} {
+		b := s.benchmark()
+		now, err := s.r.fetch(t.Context(), b, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now.records = records{}
+		i := slices.IndexFunc(now.plan.Measurements, func(m plan.Measurement) bool { return m.Replicas == wanted })
+		a := plan.Action{Kind: plan.Scale, Replicas: wanted, Measurements: now.plan.Measurements[i : i+1]}
+		done, err := s.r.act(t.Context(), now, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := summarised(t, now, a, done)
+		if after.ReplicasSet == nil || *after.ReplicasSet != set {
+			t.Errorf("the status says that the gateway was given %d replicas, want %d: %+v", ptr.Deref(after.ReplicasSet, 0), set, done)
+		}
+		if err := s.r.report(t.Context(), b, after); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A gateway that may not be put back is tried on, and that is said beside why the run ended.
 func TestAGatewayThatMayNotBePutBackIsSaid(t *testing.T) {
 	s := startRun(t)

@@ -118,7 +118,10 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 
 	switch a.Kind {
 	case plan.Scale:
-		if len(done.recorded) > 0 { // it may not be scaled so
+		if len(done.recorded) > 0 { // it may not be scaled so, and has what it had
+			if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
+				after.ReplicasSet = ptr.To(s.observed.Gateway.Replicas)
+			}
 			break
 		}
 		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
