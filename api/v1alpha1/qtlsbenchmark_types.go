@@ -717,7 +717,7 @@ type BenchmarkLatency struct {
 	// min is the shortest.
 	// +required
 	Min metav1.Duration `json:"min"`
-	// max is the longest.
+	// max is the longest of those that succeeded.
 	// +required
 	Max metav1.Duration `json:"max"`
 	// p50: half of them took no longer. This, as the others, is there only where
