@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +119,18 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// collectorShare of the container's memory, which the chart gives as GOMEMLIMIT, is the
+// collector's to keep to: the kernel counts what Go does not, too, as the program's pages.
+const collectorShare = 0.9
+
+func limitMemory() {
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		debug.SetMemoryLimit(int64(collectorShare * float64(limit)))
+	}
+}
+
 func main() {
+	limitMemory()
 	o, err := parse(os.Args[1:])
 	if err == nil {
 		err = run(ctrl.SetupSignalHandler(), o)
