@@ -609,8 +609,11 @@ impl Session for LibrarySession {
         drop(alone);
         let found = self.found(private, key)?;
         if !found.sensitive || found.extractable || !found.local {
-            self.retire(key)?;
-            let what = format!("the token made {key} so that it can leave; that key is destroyed");
+            // Whatever kept it from being destroyed, the token did not say no before it made it.
+            let what = match self.retire(key) {
+                Ok(()) => format!("the token made {key} so that it can leave; that key is destroyed"),
+                Err(e) => format!("the token made {key} so that it can leave; destroy that key, which failed: {e}"),
+            };
             return Err(Failure::new(CKR_FUNCTION_FAILED, what));
         }
         Ok(found)
