@@ -16,7 +16,7 @@ func TestPortsOfAConfiguration(t *testing.T) {
 	if got := portsOf(config); !slices.Equal(got, []int{dualPort, classicalPort}) {
 		t.Errorf("ports: %v", got)
 	}
-	more := config + "frontend more\n    bind \"${QTLS_ADDRESS-::}\":8443 v4v6 ssl\n    bind :::8444 v4v6 ssl\n    bind 10.0.0.1:80\n    bind abns@qtls.x:y accept-proxy\n"
+	more := config + "frontend more\n    bind \"${QTLS_ADDRESS}\":8443 v4v6 ssl\n    bind :::8444 v4v6 ssl\n    bind 10.0.0.1:80\n    bind abns@qtls.x:y accept-proxy\n"
 	if got := newPorts(more, config); !slices.Equal(got, []int{80, 8443, 8444}) {
 		t.Errorf("new ports: %v", got)
 	}

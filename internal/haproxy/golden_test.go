@@ -184,7 +184,7 @@ func TestPortsOfARevision(t *testing.T) {
 		if got := Ports(revision); len(want) == 0 || !slices.Equal(got, want) {
 			t.Errorf("%s: ports %v, want %v", name, got, want)
 		}
-		former := strings.ReplaceAll(revision.Config, `"${QTLS_ADDRESS-::}"`, "::")
+		former := strings.ReplaceAll(revision.Config, `"${QTLS_ADDRESS}"`, "::")
 		if got := Ports(dataplane.Revision{Config: former}); former == revision.Config || !slices.Equal(got, want) {
 			t.Errorf("%s, as a former version wrote it: ports %v, want %v", name, got, want)
 		}

@@ -112,6 +112,9 @@ func (r *renderer) global(readsHellos bool) {
 	r.line("    hard-stop-after %ds", r.gateway.DrainTimeoutSeconds)
 	r.line("    # As many threads as the container may use CPUs.")
 	r.line("    thread-hard-limit \"${%s-%d}\"", ThreadsEnvironment, MostThreads)
+	r.line("    # Where the node has no IPv6, qtls-agent has set another. HAProxy takes no")
+	r.line("    # ${VARIABLE-default} in a line of more than 2048 characters.")
+	r.line("    presetenv %s ::", AddressEnvironment)
 	r.line("    # HAProxy derives the number of connections from the file descriptors that")
 	r.line("    # it may have, of which this is the most that it takes: about 20000")
 	r.line("    # connections, of which one that is handed on inside the pod counts two.")
@@ -230,11 +233,11 @@ func (r *renderer) port(number int32, listeners []listener) {
 // everyAddress of the pod, with a port: what clients connect to. The variable
 // stands alone in its quotes: agents of former versions, too, read the port.
 func everyAddress(port int32) string {
-	return fmt.Sprintf(`"${%s-::}":%d v4v6`, AddressEnvironment, port)
+	return fmt.Sprintf(`"${%s}":%d v4v6`, AddressEnvironment, port)
 }
 
 // portPattern also finds the ports of revisions that former versions published.
-var portPattern = regexp.MustCompile(`(?m)^    bind (?:"\$\{` + AddressEnvironment + `-::\}"|::):([0-9]+) v4v6`)
+var portPattern = regexp.MustCompile(`(?m)^    bind (?:"\$\{` + AddressEnvironment + `\}"|::):([0-9]+) v4v6`)
 
 // Ports are those that clients connect to under a revision, in ascending order.
 func Ports(r dataplane.Revision) []int32 {
