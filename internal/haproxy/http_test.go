@@ -504,7 +504,7 @@ func TestARenewedTicketEndsWithTheFirst(t *testing.T) {
 	p := newPod(t)
 	i := newIssuer(t, "ECDSA-P256")
 	g := gateway(prefer, model.Port{Number: port, Listeners: []model.Listener{https("web", nil, p.certificate(i, "ECDSA-P256", anyScheme, host))}})
-	const lifetime = 10 * time.Second
+	const lifetime = 30 * time.Second // more than two reloads take on a busy machine
 	g.Tickets.LifetimeSeconds = int(lifetime.Seconds())
 	p.start(g, nil)
 	ring := tickets.New(1)
