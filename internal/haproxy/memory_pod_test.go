@@ -101,7 +101,9 @@ func TestConnectionsAreLeftForThoseThatAreHandedOn(t *testing.T) {
 			_, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host)
 			if err == nil {
 				var response *http.Response
-				if response, err = http.ReadResponse(bufio.NewReader(conn), nil); err == nil && response.StatusCode != http.StatusOK {
+				response, err = http.ReadResponse(bufio.NewReader(conn), nil)
+				// The listener of all other names answers one whose hello a busy machine kept for too long.
+				if err == nil && response.StatusCode != http.StatusOK && response.StatusCode != http.StatusMisdirectedRequest {
 					err = errors.New(response.Status)
 				}
 			}
