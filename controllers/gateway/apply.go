@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -47,42 +47,26 @@ func (r *Reconciler) apply(ctx context.Context, g *v1alpha1.QTLSGateway, in inpu
 		}
 		agents = append(agents, resources.DataPlane(g, data))
 	}
-	var failed notApplied
+	var failed error
 	for _, o := range agents {
 		if err := r.applyObject(ctx, g, o); err != nil {
-			failed = append(failed, err)
+			failed = errors.Join(failed, err)
 			break
 		}
 	}
 	others := []client.Object{resources.Service(g, p.ports()), resources.PodDisruptionBudget(g)}
 	if deployment, err := r.deployment(ctx, g, in, p); err != nil {
-		failed = append(failed, err)
+		failed = errors.Join(failed, err)
 	} else {
 		others = append(others, deployment)
 	}
 	for _, o := range others {
 		if err := r.applyObject(ctx, g, o); err != nil {
-			failed = append(failed, err)
+			failed = errors.Join(failed, err)
 		}
-	}
-	if len(failed) == 0 {
-		return nil
 	}
 	return failed
 }
-
-// notApplied is why some objects could not be written, on one line.
-type notApplied []error
-
-func (n notApplied) Error() string {
-	var all []string
-	for _, err := range n {
-		all = append(all, err.Error())
-	}
-	return strings.Join(all, "; ")
-}
-
-func (n notApplied) Unwrap() []error { return n }
 
 // deployment of the gateway's pods, with the libraries of its HSMPool, or with
 // those that they have where they keep them.

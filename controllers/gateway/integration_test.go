@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -414,21 +413,10 @@ func TestACacheThatIsBehindTakesNothingFromSomebodyElse(t *testing.T) {
 	}
 }
 
-// counting counts what is applied.
-type counting struct {
-	client.Client
-	applied int
-}
-
-func (c *counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-	c.applied++
-	return c.Client.Apply(ctx, o, options...)
-}
-
 // Each change of an endpoint brings a reconciliation: it writes the endpoints, and
 // nothing that is as it was.
 func TestWhatIsAsItWasAppliedIsNotAppliedAgain(t *testing.T) {
-	c := &counting{Client: testenv.Client(t)}
+	c := &testenv.Counting{Client: testenv.Client(t)}
 	g := webGateway(testenv.Namespace(t, c))
 	create(t, c, g)
 	r := &Reconciler{Client: c, APIReader: c}
@@ -438,8 +426,8 @@ func TestWhatIsAsItWasAppliedIsNotAppliedAgain(t *testing.T) {
 		if err := r.applyObject(t.Context(), g, resources.Service(g, ports)); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		if c.applied != want {
-			t.Errorf("%s: applied %d times, want %d", when, c.applied, want)
+		if c.Applied != want {
+			t.Errorf("%s: applied %d times, want %d", when, c.Applied, want)
 		}
 		if err := c.Get(t.Context(), client.ObjectKey{Namespace: g.Namespace, Name: resources.Name(g.Name)}, service); err != nil || service.Spec.Selector["app"] != "" {
 			t.Errorf("%s: %+v (%v)", when, service.Spec, err)

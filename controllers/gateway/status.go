@@ -157,7 +157,7 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 	g := in.Gateway
 	switch {
 	case applyErr != nil:
-		return verdict{false, v1alpha1.ReasonNotApplied, applyErr.Error()}
+		return verdict{false, v1alpha1.ReasonNotApplied, oneLine(applyErr)}
 	case p.Held:
 		keeps := "is served on"
 		if !slices.ContainsFunc(in.Observed, func(pod rollout.Pod) bool { return pod.Ready && !pod.Terminating }) {

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -378,31 +377,20 @@ func TestMembersThatShareAToken(t *testing.T) {
 	}
 }
 
-// counting counts what is applied.
-type counting struct {
-	client.Client
-	applied int
-}
-
-func (c *counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-	c.applied++
-	return c.Client.Apply(ctx, o, options...)
-}
-
 // Members are asked every few seconds; that alone writes nothing.
 func TestWhatIsThereIsNotWrittenAgain(t *testing.T) {
 	c := testenv.Client(t)
 	w := world{t, c, testenv.Namespace(t, c)}
 	mgr := testenv.Manager(t)
-	counted := &counting{Client: mgr.GetClient()}
+	counted := &testenv.Counting{Client: mgr.GetClient()}
 	r := &controller.Reconciler{Client: counted, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
 		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
 	testenv.Start(t, mgr)
 	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
 	reconcile := func() (int, error) {
-		before := counted.applied
+		before := counted.Applied
 		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
-		return counted.applied - before, err
+		return counted.Applied - before, err
 	}
 	testenv.Eventually(t, func(context.Context) error {
 		if n, err := reconcile(); err != nil || n == 0 { // the cache is behind
@@ -434,7 +422,7 @@ func TestAProblemIsNoReasonToWriteAllAgain(t *testing.T) {
 	c := testenv.Client(t)
 	w := world{t, c, testenv.Namespace(t, c)}
 	mgr := testenv.Manager(t)
-	counted := &counting{Client: mgr.GetClient()}
+	counted := &testenv.Counting{Client: mgr.GetClient()}
 	r := &controller.Reconciler{Client: counted, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
 		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
 	testenv.Start(t, mgr)
@@ -445,7 +433,7 @@ func TestAProblemIsNoReasonToWriteAllAgain(t *testing.T) {
 	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "a", "b")
 	// applies says how many objects are applied at a look, and why members are down.
 	applies := func() (n int, reasons []string, err error) {
-		before := counted.applied
+		before := counted.Applied
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil {
 			return 0, nil, err
 		}
@@ -453,7 +441,7 @@ func TestAProblemIsNoReasonToWriteAllAgain(t *testing.T) {
 		for _, m := range pool.Status.Members {
 			reasons = append(reasons, m.Reason)
 		}
-		return counted.applied - before, reasons, err
+		return counted.Applied - before, reasons, err
 	}
 	is := func(n int, reasons ...string) {
 		t.Helper()

@@ -269,6 +269,17 @@ func Manager(t testing.TB, change ...func(*ctrl.Options)) ctrl.Manager {
 	return mgr
 }
 
+// Counting is a client that counts what is applied with it.
+type Counting struct {
+	client.Client
+	Applied int
+}
+
+func (c *Counting) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	c.Applied++
+	return c.Client.Apply(ctx, o, options...)
+}
+
 // Start runs a manager until stop is called or the test ends; stop waits until
 // it has ended.
 func Start(t testing.TB, mgr ctrl.Manager) (stop func()) {
