@@ -178,7 +178,8 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := i.state.keptKey(); err != nil {
+	kept, err := i.state.keptKey()
+	if err != nil {
 		return nil, nil, err
 	}
 	if pending != nil {
@@ -204,7 +205,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		return nil, nil, err
 	}
 	requested := i.state.Want
-	requested.Maker = maker
+	requested.Maker, requested.Kept = maker, kept != nil
 	pending = buildPending(i.certificate, i.algorithm, last+1, requested, data)
 	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
@@ -246,7 +247,8 @@ func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key 
 // pendingFits says whether the key of an issuance begun before is still what
 // is wanted.
 func pendingFits(pending *corev1.Secret, s state, last int64) bool {
-	if revisionOf(pending) <= last || !parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).fulfils(s.Want) {
+	requested := parseRecord(pending.Annotations[v1alpha1.AnnotationRequested])
+	if revisionOf(pending) <= last || !requested.fulfils(s.Want) || requested.Kept && s.Secret == nil {
 		return false
 	}
 	data := pending.Data[corev1.TLSPrivateKeyKey]

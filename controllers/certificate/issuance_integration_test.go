@@ -557,6 +557,33 @@ func TestAnAuthorityKeepsItsKey(t *testing.T) {
 	}
 }
 
+// Who deletes an authority's Secret wants another key, also while a renewal with
+// the former one waits for its approval.
+func TestADeletedAuthorityHasAnotherKey(t *testing.T) {
+	w := withCA(t)
+	root := &v1alpha1.PQCCertificate{}
+	root.Namespace, root.Name = w.namespace, "root"
+	const name = "root-ecdsa-p256"
+	first := w.pair(name)
+	w.approving = false
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "1") })
+	w.eventually(func() error {
+		if !slices.ContainsFunc(w.requests(), func(cr cmapi.CertificateRequest) bool { return cr.Name == name+"-2" }) {
+			return errors.New("the renewal has not begun")
+		}
+		return nil
+	})
+	if err := w.Delete(t.Context(), w.secret(name)); err != nil {
+		t.Fatal(err)
+	}
+	w.condition(root, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWaitingForApproval)
+	w.approving = true
+	w.revision(root, 2)
+	if sameKey(first, w.pair(name)) {
+		t.Error("it has the former key")
+	}
+}
+
 // Whatever becomes of the Secret of an authority, its key is not overwritten.
 func TestAnAuthoritysKeyIsNeverOverwritten(t *testing.T) {
 	w := withCA(t)

@@ -194,6 +194,13 @@ func TestPendingKeys(t *testing.T) {
 	inUse := inPool
 	inUse.Key = former.Label
 	using := buildPending(web(), "ML-DSA-44", 3, inUse, former.PEM())
+	root := r
+	root.IsCA = true
+	first := buildPending(web(), "ML-DSA-44", 3, root, data)
+	copied := root
+	copied.Kept = true
+	renewing := buildPending(web(), "ML-DSA-44", 3, copied, data)
+	holding := &corev1.Secret{Data: map[string][]byte{"tls.key": data}}
 	broken := s.DeepCopy()
 	broken.Data = map[string][]byte{"tls.key": []byte("x")}
 	for name, c := range map[string]struct {
@@ -216,9 +223,12 @@ func TestPendingKeys(t *testing.T) {
 		"in another HSM":             {referring, "ML-DSA-44", inOther, 2, nil, false},
 		"in an HSM, not wanted":      {referring, "ML-DSA-44", r, 2, nil, false},
 		"in no HSM, wanted":          {s, "ML-DSA-44", inPool, 2, nil, false},
-		"of the present authority":   {keeping, "ML-DSA-44", authority, 2, serving, true},
-		"of an authority that went":  {keeping, "ML-DSA-44", authority, 2, nil, false},
-		"of an authority to come":    {anew, "ML-DSA-44", authority, 2, nil, true},
+		"of an authority's first":    {first, "ML-DSA-44", root, 2, nil, true},
+		"of an authority's renewal":  {renewing, "ML-DSA-44", root, 2, holding, true},
+		"of a deleted authority":     {renewing, "ML-DSA-44", root, 2, nil, false},
+		"of the present in an HSM":   {keeping, "ML-DSA-44", authority, 2, serving, true},
+		"of a deleted one in an HSM": {keeping, "ML-DSA-44", authority, 2, nil, false},
+		"of one to come in an HSM":   {anew, "ML-DSA-44", authority, 2, nil, true},
 		"not of the authority":       {anew, "ML-DSA-44", authority, 2, serving, false},
 		"that was there before":      {using, "ML-DSA-44", inUse, 2, nil, true},
 	} {

@@ -38,6 +38,9 @@ type record struct {
 	// from a backup names a key that the object of before, perhaps in another
 	// cluster, may still use: nobody but its maker destroys it.
 	Maker types.UID `json:"maker,omitempty"`
+	// Kept says that the key of a revision under way is the authority's own: who
+	// deletes the certificate's Secret meanwhile wants another.
+	Kept bool `json:"kept,omitempty"`
 	// Issued is when the certificate came: what renewal counts from.
 	Issued *metav1.Time `json:"issued,omitempty"`
 }
