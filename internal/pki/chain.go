@@ -48,17 +48,22 @@ func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error)
 	return chain, nil
 }
 
-// issuerOf a certificate is the first that signed it, by its index; -1: none did.
+// issuerOf a certificate is the one that signed it, by its index; -1: none did.
+// An authority that was renewed has several, of one name and key: it is the one
+// that is valid longest.
 func issuerOf(c *x509.Certificate, among []*x509.Certificate) (int, error) {
+	found := -1
 	for i, issuer := range among {
-		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) {
+		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) || found >= 0 && !issuer.NotAfter.After(among[found].NotAfter) {
 			continue
 		}
-		if signed, err := signedBy(c, issuer); signed || err != nil {
-			return i, err
+		if signed, err := signedBy(c, issuer); err != nil {
+			return -1, err
+		} else if signed {
+			found = i
 		}
 	}
-	return -1, nil
+	return found, nil
 }
 
 // Leaf is the first certificate.

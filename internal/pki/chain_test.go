@@ -63,6 +63,32 @@ func TestChainsAreFoundInAnyOrder(t *testing.T) {
 	}
 }
 
+// rootUntil is a certificate of a root's name and key that was issued a week ago.
+func rootUntil(t *testing.T, algorithm v1alpha1.KeyAlgorithm, end time.Time) *x509.Certificate {
+	t.Helper()
+	const week = 7 * 24 * time.Hour
+	k := key(t, algorithm)
+	o := orderCA(t, k, "Root "+string(algorithm))
+	o.Duration = week + end.Sub(now)
+	issued, err := SelfSign(o, k, now.Add(-week))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issued.Chain.Leaf()
+}
+
+// Certificates of an authority that was renewed have one name and key.
+func TestTheAuthorityThatIsValidLongestIsOfTheChain(t *testing.T) {
+	leaf, middle, top := three(t)
+	expired, later := rootUntil(t, "ML-DSA-87", now.Add(-time.Hour)), rootUntil(t, "ML-DSA-87", now.Add(1000*time.Hour))
+	for _, roots := range [][]*x509.Certificate{{expired, top, later}, {later, top, expired}} {
+		chain := newChain(t, leaf, append([]*x509.Certificate{middle}, roots...))
+		if len(chain.Certificates) != 2 || chain.Anchor != later {
+			t.Errorf("%d certificates, anchor until %s", len(chain.Certificates), chain.Anchor.NotAfter)
+		}
+	}
+}
+
 func TestChainsAreChecked(t *testing.T) {
 	leaf, middle, top := three(t)
 	leafKey := key(t, "ML-DSA-44").Public()

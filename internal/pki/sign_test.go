@@ -13,6 +13,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/openssl/openssltest"
 )
 
@@ -238,6 +239,25 @@ func TestNothingOutlivesTheRoot(t *testing.T) {
 	short.NotAfter = now.Add(-time.Hour)
 	if _, err := middle.Sign(order(t, key(t, "ML-DSA-44")), now); err == nil {
 		t.Error("it signs under a root that has expired")
+	}
+}
+
+// A root that was renewed is there with the former one, which is at its end.
+func TestTheFormerRootCutsNothingShort(t *testing.T) {
+	top := root(t, "ML-DSA-87")
+	k := newKey(t, "ML-DSA-65")
+	keyPEM, err := keypair.MarshalKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	middle := sign(t, top, orderCA(t, k, "Intermediate")).Chain.Leaf()
+	former := rootUntil(t, "ML-DSA-87", now.Add(time.Hour))
+	a, err := ParseAuthority(CertificatesPEM(middle), keyPEM, CertificatesPEM(former, top.Certificate()), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if issued := sign(t, a, order(t, key(t, "ML-DSA-44"))); issued.Shortened || !issued.Chain.Anchor.Equal(top.Certificate()) {
+		t.Errorf("until %s, said to be shortened: %t", issued.Chain.Leaf().NotAfter, issued.Shortened)
 	}
 }
 
