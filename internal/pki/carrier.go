@@ -11,6 +11,8 @@ import (
 	"encoding/asn1"
 	"errors"
 	"fmt"
+
+	"qtls.dev/qtls/internal/algorithms"
 )
 
 // cert-manager's webhook verifies the signature of every certificate request,
@@ -47,7 +49,8 @@ func NewCarrier(request []byte) ([]byte, error) {
 }
 
 // OpenCarrier returns the request that a carrier carries, after it has found
-// that the two belong together; both are in PEM form.
+// that the two belong together; both are in PEM form. What needs no carrier is not
+// carried: an approver with rules for keys looks at that of the carrier.
 func OpenCarrier(carrier, request []byte) (*x509.CertificateRequest, error) {
 	outer, err := ParseRequest(carrier)
 	if err != nil {
@@ -67,6 +70,11 @@ func OpenCarrier(carrier, request []byte) (*x509.CertificateRequest, error) {
 	case !bytes.Equal(outer.RawSubject, inner.RawSubject),
 		!bytes.Equal(requestedExtension(outer, oidSubjectAltName), requestedExtension(inner, oidSubjectAltName)):
 		return nil, errors.New("the certificate request and the one carried beside it name different subjects")
+	}
+	if family, err := FamilyOf(inner.PublicKey); err != nil {
+		return nil, fmt.Errorf("carried beside it: %w", err)
+	} else if family != algorithms.PostQuantum {
+		return nil, fmt.Errorf("the key carried beside the certificate request is of the family %s, and needs no carrier; put its request into spec.request", family)
 	}
 	return inner, nil
 }

@@ -55,6 +55,14 @@ func TestCarriersBringNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	classical, err := NewRequest(key(t, "RSA-2048"), Names{CommonName: "web", DNSNames: []string{"www.example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofClassical, err := NewCarrier(classical)
+	if err != nil {
+		t.Fatal(err)
+	}
 	sameKeyIdentifier := func(template x509.CertificateRequest) []byte {
 		template.ExtraExtensions = []pkix.Extension{extension(oidSubjectKeyIdentifier, false, fullKeyIdentifier(inner))}
 		return requestPEM(csr(t, key(t, "ECDSA-P256"), template))
@@ -68,6 +76,7 @@ func TestCarriersBringNothingElse(t *testing.T) {
 		"another subject":   {sameKeyIdentifier(x509.CertificateRequest{Subject: pkix.Name{CommonName: "bank"}, DNSNames: []string{"www.example.com"}}), request, "different subjects"},
 		"another host name": {sameKeyIdentifier(x509.CertificateRequest{Subject: pkix.Name{CommonName: "web"}, DNSNames: []string{"bank.example.com"}}), request, "different subjects"},
 		"no host name":      {sameKeyIdentifier(x509.CertificateRequest{Subject: pkix.Name{CommonName: "web"}}), request, "different subjects"},
+		"a classical key":   {ofClassical, classical, "needs no carrier"},
 		"nothing inside":    {carrier, nil, "carried beside it"},
 		"no outside":        {nil, request, "no certificate request"},
 	} {
