@@ -101,7 +101,7 @@ func nextLook(authorities issuers.Authorities, now time.Time) time.Duration {
 		}
 	}
 	for _, a := range authorities.List {
-		at(a.Certificate().NotAfter.Sub(now))
+		at(a.End().Sub(now))
 		if a.HSMPool != "" {
 			at(hsmInterval)
 		}

@@ -32,7 +32,7 @@ func summarise(spec *v1alpha1.IssuerSpec, authorities issuers.Authorities, befor
 			where += fmt.Sprintf(", key in HSMPool %q", a.HSMPool)
 		}
 		described = append(described, fmt.Sprintf("%s keys with %q (%s, %s, until %s)",
-			a.Family, c.Subject, a.Algorithm, where, c.NotAfter.UTC().Format(time.RFC3339)))
+			a.Family, c.Subject, a.Algorithm, where, a.End().UTC().Format(time.RFC3339)))
 	}
 	after.Algorithms = strings.Join(algorithms, ",")
 	state, reason, message := metav1.ConditionTrue, v1alpha1.ReasonReady, "signs "+strings.Join(described, " and ")

@@ -1,6 +1,7 @@
 package issuer
 
 import (
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/issuers"
+	"qtls.dev/qtls/internal/pki"
 )
 
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -37,5 +39,27 @@ func TestTheFirstProblemGivesTheReason(t *testing.T) {
 	}
 	if !strings.Contains(s.Conditions[0].Message, "a") || len(s.Conditions) != 1 {
 		t.Errorf("%+v", s.Conditions)
+	}
+}
+
+func TestWhenToLookAgain(t *testing.T) {
+	below := func(leaf, root time.Duration, pool string) issuers.Authority {
+		c, top := &x509.Certificate{NotAfter: now.Add(leaf)}, &x509.Certificate{NotAfter: now.Add(root)}
+		return issuers.Authority{HSMPool: pool, Authority: &pki.Authority{Chain: pki.Chain{Certificates: []*x509.Certificate{c}, Anchor: top}}}
+	}
+	early := &conditions.Problem{Reason: v1alpha1.ReasonCertificateNotYetValid, After: 30 * time.Minute}
+	for name, c := range map[string]struct {
+		authorities issuers.Authorities
+		want        time.Duration
+	}{
+		"at the end of the authority":      {issuers.Authorities{List: []issuers.Authority{below(time.Hour, 2*time.Hour, "")}}, time.Hour},
+		"at the end of the one above it":   {issuers.Authorities{List: []issuers.Authority{below(3*time.Hour, 2*time.Hour, "")}}, 2 * time.Hour},
+		"at its HSMs":                      {issuers.Authorities{List: []issuers.Authority{below(3*time.Hour, 2*time.Hour, "pool")}}, hsmInterval},
+		"at the beginning of one":          {issuers.Authorities{List: []issuers.Authority{below(time.Hour, 2*time.Hour, "")}, Problems: []*conditions.Problem{early}}, 30 * time.Minute},
+		"never, when only a user can help": {issuers.Authorities{Problems: []*conditions.Problem{{Reason: v1alpha1.ReasonSecretNotFound}}}, 0},
+	} {
+		if got := nextLook(c.authorities, now); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }

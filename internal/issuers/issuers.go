@@ -194,7 +194,10 @@ func parse(namespace, name string, secret *corev1.Secret, find finder, now time.
 		return Authority{name, pool, authority}, nil
 	}
 	reason := v1alpha1.ReasonSecretInvalid
+	var early *pki.NotYetValidError
 	switch {
+	case errors.As(err, &early):
+		return Authority{}, conditions.Waiting(early.Wait(now), v1alpha1.ReasonCertificateNotYetValid, "Secret %q in namespace %q: %v", name, namespace, err)
 	case errors.Is(err, errReading), errors.Is(err, openssl.ErrUnavailable):
 		return Authority{}, err
 	case errors.Is(err, keypair.ErrKeyMismatch):

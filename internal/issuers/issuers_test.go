@@ -83,6 +83,7 @@ func TestAssemble(t *testing.T) {
 		"broken":           {[]*corev1.Secret{broken}, now, nil, v1alpha1.ReasonSecretInvalid, "tls.crt: no certificate"},
 		"not an authority": {[]*corev1.Secret{leaf}, now, nil, v1alpha1.ReasonNotAnAuthority, "CA:TRUE"},
 		"expired":          {[]*corev1.Secret{pq}, now.Add(time.Hour), nil, v1alpha1.ReasonCertificateExpired, "expired at 2030-01-02T04:04:05Z"},
+		"not yet valid":    {[]*corev1.Secret{pq}, now.Add(-time.Hour), nil, v1alpha1.ReasonCertificateNotYetValid, "not valid before 2030-01-02T02:59:05Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			there := map[string]*corev1.Secret{}
@@ -118,6 +119,21 @@ func TestAssemble(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Time alone makes an authority valid: nothing else would wake its issuer.
+func TestAnAuthorityThatIsNotYetValidIsWaitedFor(t *testing.T) {
+	got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-time.Hour))
+	if err != nil || len(got.Problems) != 1 {
+		t.Fatalf("%+v, %v", got.Problems, err)
+	}
+	// It is valid from five minutes before now on, and clocks may differ by as much.
+	if after := got.Problems[0].After; after != 50*time.Minute {
+		t.Errorf("it is looked at again after %s", after)
+	}
+	if got, err = assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-10*time.Minute)); err != nil || len(got.List) != 1 {
+		t.Errorf("then: %+v, %v", got.Problems, err)
 	}
 }
 

@@ -25,8 +25,22 @@ type Authority struct {
 // keypair.ErrKeyMismatch.
 var (
 	ErrNotAnAuthority   = errors.New("the certificate is not that of an authority")
-	ErrAuthorityExpired = errors.New("the authority's certificate has expired")
+	ErrAuthorityExpired = errors.New("has expired") // or one above it
 )
+
+// NotYetValidError says that an authority's certificate, or one above it, is not
+// valid yet.
+type NotYetValidError struct {
+	which string
+	begin time.Time
+}
+
+func (e *NotYetValidError) Error() string {
+	return fmt.Sprintf("%s is not valid before %s", e.which, stamp(e.begin))
+}
+
+// Wait is how long it takes until the certificate is used.
+func (e *NotYetValidError) Wait(now time.Time) time.Duration { return e.begin.Add(-skew).Sub(now) }
 
 // ParseAuthority reads an authority in PEM form: its certificate with those
 // above it, its key, and the root, which may be missing.
@@ -62,10 +76,6 @@ func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []b
 		return nil, fmt.Errorf("%w: its keyUsage lacks keyCertSign", ErrNotAnAuthority)
 	case len(own.RawSubject) <= len(emptyName):
 		return nil, fmt.Errorf("%w: its subject is empty", ErrNotAnAuthority)
-	case !now.Before(own.NotAfter):
-		return nil, fmt.Errorf("%w at %s", ErrAuthorityExpired, stamp(own.NotAfter))
-	case own.NotBefore.Sub(now) > skew:
-		return nil, fmt.Errorf("the authority's certificate is not valid before %s", stamp(own.NotBefore))
 	}
 	algorithm, err := keypair.AlgorithmOf(own.PublicKey)
 	if err != nil {
@@ -79,7 +89,40 @@ func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []b
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{Chain: chain, Algorithm: algorithm, Family: family, key: signer}, nil
+	a := &Authority{Chain: chain, Algorithm: algorithm, Family: family, key: signer}
+	if err := a.inForce(now); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// inForce says which certificate of the path is not valid now: nobody takes what
+// is signed below it.
+func (a *Authority) inForce(now time.Time) error {
+	for i, c := range a.path() {
+		which := "the authority's certificate"
+		if i > 0 {
+			which = fmt.Sprintf("the certificate of %q above the authority", c.Subject)
+		}
+		switch {
+		case !now.Before(c.NotAfter):
+			return fmt.Errorf("%s %w at %s", which, ErrAuthorityExpired, stamp(c.NotAfter))
+		case c.NotBefore.Sub(now) > skew:
+			return &NotYetValidError{which, c.NotBefore}
+		}
+	}
+	return nil
+}
+
+// End is when the first certificate of the path expires.
+func (a *Authority) End() time.Time {
+	end := a.Certificate().NotAfter
+	for _, c := range a.path() {
+		if c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
 }
 
 // Certificate of the authority itself.

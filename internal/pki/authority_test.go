@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -27,23 +28,44 @@ func TestAuthoritiesThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate := func(change func(*x509.Certificate)) []byte {
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+	template := func(cn string) *x509.Certificate {
+		return &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cn}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 			IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-		change(template)
-		c, err := create(template, template, k.Public(), k)
+	}
+	made := func(template, parent *x509.Certificate, public, signer crypto.Signer) *x509.Certificate {
+		c, err := create(template, parent, public.Public(), signer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return CertificatesPEM(c)
+		return c
+	}
+	certificate := func(change func(*x509.Certificate)) []byte {
+		c := template("CA")
+		change(c)
+		return CertificatesPEM(made(c, c, k, k))
+	}
+	// below is a CA under two others.
+	below := func(change func(middle, top *x509.Certificate)) (chain, root []byte) {
+		middle, top := template("Middle"), template("Root")
+		change(middle, top)
+		middleKey, topKey := key(t, "RSA-2048"), key(t, "ECDSA-P384")
+		return CertificatesPEM(made(template("CA"), middle, k, middleKey), made(middle, top, middleKey, topKey)), CertificatesPEM(made(top, top, topKey, topKey))
 	}
 	good := certificate(func(*x509.Certificate) {})
+	goodBelow, itsRoot := below(func(_, _ *x509.Certificate) {})
+	expired, early := func(c *x509.Certificate) { c.NotAfter = now }, func(c *x509.Certificate) { c.NotBefore = now.Add(10 * time.Minute) }
+	belowExpired, expiredRoot := below(func(_, top *x509.Certificate) { expired(top) })
+	belowExpiredMiddle, _ := below(func(middle, _ *x509.Certificate) { expired(middle) })
+	belowEarly, earlyRoot := below(func(_, top *x509.Certificate) { early(top) })
 	otherKey, err := keypair.MarshalKey(newKey(t, "ECDSA-P256"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ParseAuthority(good, keyPEM, nil, now); err != nil {
 		t.Fatalf("the good one: %v", err)
+	}
+	if _, err := ParseAuthority(goodBelow, keyPEM, itsRoot, now); err != nil {
+		t.Fatalf("one below two others: %v", err)
 	}
 	for name, c := range map[string]struct {
 		cert, key, ca []byte
@@ -57,8 +79,12 @@ func TestAuthoritiesThatAreRefused(t *testing.T) {
 		"a leaf":         {certificate(func(c *x509.Certificate) { c.IsCA = false }), keyPEM, nil, ErrNotAnAuthority, "CA:TRUE"},
 		"may not sign":   {certificate(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }), keyPEM, nil, ErrNotAnAuthority, "keyCertSign"},
 		"without a name": {certificate(func(c *x509.Certificate) { c.Subject = pkix.Name{} }), keyPEM, nil, ErrNotAnAuthority, "subject is empty"},
-		"expired":        {certificate(func(c *x509.Certificate) { c.NotAfter = now }), keyPEM, nil, ErrAuthorityExpired, "2030-01-02T03:04:05Z"},
-		"not yet valid":  {certificate(func(c *x509.Certificate) { c.NotBefore = now.Add(10 * time.Minute) }), keyPEM, nil, nil, "not valid before"},
+		"expired":        {certificate(expired), keyPEM, nil, ErrAuthorityExpired, "the authority's certificate has expired at 2030-01-02T03:04:05Z"},
+		"not yet valid":  {certificate(early), keyPEM, nil, nil, "the authority's certificate is not valid before 2030-01-02T03:14:05Z"},
+		"an expired root": {belowExpired, keyPEM, expiredRoot, ErrAuthorityExpired,
+			`the certificate of "CN=Root" above the authority has expired at 2030-01-02T03:04:05Z`},
+		"an expired one between": {belowExpiredMiddle, keyPEM, itsRoot, ErrAuthorityExpired, `the certificate of "CN=Middle" above the authority has expired`},
+		"a root to come":         {belowEarly, keyPEM, earlyRoot, nil, `the certificate of "CN=Root" above the authority is not valid before 2030-01-02T03:14:05Z`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseAuthority(c.cert, c.key, c.ca, now)
@@ -66,6 +92,34 @@ func TestAuthoritiesThatAreRefused(t *testing.T) {
 				t.Errorf("error %v; want %v that says %q", err, c.want, c.says)
 			}
 		})
+	}
+}
+
+// What an authority signs is valid only as long as it and all above it are.
+func TestWhenAnAuthorityEnds(t *testing.T) {
+	k := newKey(t, "ML-DSA-65")
+	issued := sign(t, root(t, "ML-DSA-87"), orderCA(t, k, "Intermediate"))
+	a := authority(t, k, issued)
+	if end := issued.Chain.Leaf().NotAfter; !a.End().Equal(end) {
+		t.Errorf("it ends at %s, its certificate at %s", a.End(), end)
+	}
+	a.Chain.Anchor = rootUntil(t, "ML-DSA-87", now.Add(time.Hour))
+	if !a.End().Equal(now.Add(time.Hour)) {
+		t.Errorf("it ends at %s, after its root", a.End())
+	}
+}
+
+// The clock may be a little behind that of who issued the authority, and one of
+// a whole chain that has just been issued.
+func TestNothingIsValidBeforeItsAuthorities(t *testing.T) {
+	k := newKey(t, "ML-DSA-65")
+	a := authority(t, k, sign(t, root(t, "ML-DSA-87"), orderCA(t, k, "Intermediate")))
+	begin := now.Add(time.Minute)
+	top := *a.Chain.Anchor
+	top.NotBefore = begin
+	a.Chain.Anchor = &top
+	if leaf := sign(t, a, order(t, key(t, "ML-DSA-44"))).Chain.Leaf(); !leaf.NotBefore.Equal(begin) {
+		t.Errorf("valid from %s, the root from %s", leaf.NotBefore, begin)
 	}
 }
 

@@ -62,9 +62,9 @@ func (a *Authority) Sign(o Order, now time.Time) (*Issued, error) {
 		if template.NotAfter.After(c.NotAfter) {
 			template.NotAfter, shortened = c.NotAfter, true
 		}
-	}
-	if template.NotBefore.Before(own.NotBefore) {
-		template.NotBefore = own.NotBefore
+		if template.NotBefore.Before(c.NotBefore) {
+			template.NotBefore = c.NotBefore
+		}
 	}
 	leaf, err := create(template, own, o.Request.PublicKey, a.key)
 	if err != nil {
