@@ -117,12 +117,21 @@ func (i *issuance) adopt(ctx context.Context, secret *corev1.Secret) error {
 	before := secret.DeepCopy()
 	secret.OwnerReferences = append(secret.OwnerReferences, *metav1.NewControllerRef(i.certificate, certificateKind))
 	err := i.r.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
-	if apierrors.IsConflict(err) {
-		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", secret.Name)
-	} else if err != nil {
-		return fmt.Errorf("Secret %q: %w", secret.Name, err)
+	return notWritten(err, secret.Name, leastBackoff)
+}
+
+// notWritten says what the error of writing a Secret means, if there is one. again is
+// when to try again what the API server refuses.
+func notWritten(err error, name string, again time.Duration) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsConflict(err):
+		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", name)
+	case isRefusal(err):
+		return conditions.Waiting(again, v1alpha1.ReasonRequestFailed, "the API server refuses Secret %q: %v", name, err)
 	}
-	return nil
+	return fmt.Errorf("Secret %q: %w", name, err)
 }
 
 // advance takes the issuance to its end, or as far as it goes now: the error
@@ -209,8 +218,8 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	pending = buildPending(i.certificate, i.algorithm, last+1, requested, data)
 	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
-	} else if err != nil {
-		return nil, nil, fmt.Errorf("Secret %q: %w", pending.Name, err)
+	} else if err := notWritten(err, pending.Name, leastBackoff); err != nil {
+		return nil, nil, err
 	}
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, o.why())
 	key, err := i.open(ctx, pending)
@@ -236,12 +245,8 @@ func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key 
 	}
 	data := contents{chain: s.Data[corev1.TLSCertKey], key: s.Data[corev1.TLSPrivateKeyKey], ca: s.Data[corev1.ServiceAccountRootCAKey], former: append(former, formerKey{key, i.now, makerOf(pending)})}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(s), i.state.Has, data, s.UID, s.ResourceVersion)
-	if err := i.r.Apply(ctx, secret, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); apierrors.IsConflict(err) {
-		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
-	} else if err != nil {
-		return fmt.Errorf("Secret %q: %w", i.secretName, err)
-	}
-	return nil
+	err := i.r.Apply(ctx, secret, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	return notWritten(err, i.secretName, i.asLongAgain(pending))
 }
 
 // pendingFits says whether the key of an issuance begun before is still what
@@ -630,10 +635,8 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 		secret = buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, s.UID, s.ResourceVersion)
 		options = append(options, client.ForceOwnership)
 	}
-	if err := i.r.Apply(ctx, secret, options...); apierrors.IsConflict(err) {
-		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", i.secretName)
-	} else if err != nil {
-		return fmt.Errorf("Secret %q: %w", i.secretName, err)
+	if err := notWritten(i.r.Apply(ctx, secret, options...), i.secretName, i.asLongAgain(pending)); err != nil {
+		return err
 	}
 	for _, k := range dropped {
 		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, eventKeyLeft, "Retire",

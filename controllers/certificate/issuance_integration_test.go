@@ -439,6 +439,32 @@ func TestSomebodyElsesSecretIsNeverOverwritten(t *testing.T) {
 	}
 }
 
+// What the API server refuses for good is told, and the other certificate is renewed.
+func TestASecretThatCannotBeWritten(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	s := w.secret("web-ml-dsa-65")
+	w.change(s, func() { s.Immutable = new(true) })
+	w.pass(web, 1500*time.Hour)
+	c := w.condition(web, v1alpha1.ConditionIssuing, metav1.ConditionFalse, v1alpha1.ReasonRequestFailed)
+	if !strings.Contains(c.Message, `the API server refuses Secret "web-ml-dsa-65"`) || !strings.Contains(c.Message, "immutable") {
+		t.Error(c.Message)
+	}
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+	w.eventually(func() error {
+		if r := w.secret("web-ecdsa-p256").Annotations[v1alpha1.AnnotationRevision]; r != "2" {
+			return fmt.Errorf("the other is at revision %s", r)
+		}
+		return nil
+	})
+	if err := w.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	w.revision(web, 2)
+}
+
 // A backup has labels and annotations, and owners that are no more are left out of
 // it: what it restores is this PQCCertificate's again, with its key.
 func TestSecretsFromABackupAreTakenOver(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
@@ -101,6 +102,17 @@ func TestRefusalsAreNotErrorsOfTheMoment(t *testing.T) {
 		if got := isRefusal(c.err); got != c.refusal {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+// What one certificate's Secret meets may last, and the other's renewal may be due.
+func TestErrorsOfTheMomentAreTriedAgainSoon(t *testing.T) {
+	limiter, last := retries(), time.Duration(0)
+	for range 100 {
+		last = limiter.When(reconcile.Request{})
+	}
+	if last != mostRetry || mostRetry > leastInterval {
+		t.Errorf("after many errors it is tried again after %s", last)
 	}
 }
 

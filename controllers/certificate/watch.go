@@ -3,9 +3,11 @@ package certificate
 import (
 	"context"
 	"fmt"
+	"time"
 
 	cmapi "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,6 +35,15 @@ const (
 // workers reconcile so many PQCCertificates at a time.
 const workers = 4
 
+// mostRetry is how long an error of the moment is waited after at most: the same
+// PQCCertificate may have another certificate to renew meanwhile.
+const mostRetry = 30 * time.Second
+
+// retries after errors of the moment: at once, and later and later.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, mostRetry)
+}
+
 // SetupWithManager registers the controller and its watches. That of
 // cert-manager's CertificateRequests begins when they are there.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -53,7 +64,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.HSMPool{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.having(ctx, o.GetNamespace(), poolIndex, o.GetName())
 		}), builder.WithPredicates(hsmpool.Notable())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: retries()})
 	for _, kind := range []string{issuers.Kind, issuers.ClusterKind} {
 		b = b.Watches(issuers.New(kind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.having(ctx, o.GetNamespace(), issuerIndex, kind+"/"+o.GetName())
