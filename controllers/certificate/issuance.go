@@ -48,7 +48,7 @@ func (r *Reconciler) issue(ctx context.Context, c *v1alpha1.PQCCertificate, algo
 		secretName: v1alpha1.CertificateSecretName(c.Name, algorithm)}
 	secret, err := i.ownSecret(ctx, i.secretName)
 	if err != nil {
-		return failed(c, algorithm, err)
+		return failed(c, algorithm, err, now)
 	}
 	i.state = i.observe(secret)
 	o := outcomeOf(c, i.state, now)
@@ -62,7 +62,7 @@ func (r *Reconciler) issue(ctx context.Context, c *v1alpha1.PQCCertificate, algo
 
 	// It is issued: say what there is now.
 	if secret, err = i.ownSecret(ctx, i.secretName); err != nil {
-		return failed(c, algorithm, err)
+		return failed(c, algorithm, err, now)
 	}
 	return outcomeOf(c, i.observe(secret), now)
 }

@@ -357,6 +357,27 @@ func TestAnotherStatusIsPutBack(t *testing.T) {
 	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
 }
 
+func TestASecretThatCannotBeReadForAMoment(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	before := *meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionReady)
+	w.unreadable.Store(true)
+	w.pass(web, time.Minute)
+	if c := w.condition(web, v1alpha1.ConditionIssuing, metav1.ConditionTrue, v1alpha1.ReasonIssuing); !strings.Contains(c.Message, "etcd is away") {
+		t.Error(c.Message)
+	}
+	if ready := *meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionReady); ready != before {
+		t.Errorf("%+v, and was %+v", ready, before)
+	}
+	w.unreadable.Store(false)
+	w.issued(web)
+	if ready := *meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionReady); ready != before {
+		t.Errorf("afterwards %+v, and was %+v", ready, before)
+	}
+}
+
 func TestSecretsAreKeptAsIssued(t *testing.T) {
 	w := withCA(t)
 	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")

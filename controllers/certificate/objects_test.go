@@ -483,7 +483,7 @@ func TestLeftovers(t *testing.T) {
 		"one under way": {[]outcome{of("ML-DSA-65", 3, 4, false), of("ECDSA-P256", 1, 0, false)},
 			[]string{"web-ecdsa-p256-next", "web-ml-dsa-65-1", "web-ml-dsa-65-5", "web-rsa-2048", "web-rsa-2048-1"}},
 		"one not known": {[]outcome{of("ML-DSA-65", 3, 0, true), of("ECDSA-P256", 1, 0, false)},
-			[]string{"web-ecdsa-p256-next", "web-rsa-2048", "web-rsa-2048-1"}},
+			[]string{"web-ecdsa-p256-next", "web-rsa-2048-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := names(leftovers(c, slices.Clone(secrets), slices.Clone(requests), test.outcomes)); !slices.Equal(got, test.want) {
@@ -520,7 +520,8 @@ func TestFormerAlgorithmsStayUntilTheyAreReplaced(t *testing.T) {
 		"all are there":             {c, []outcome{fine("ML-DSA-65", time.Hour), fine("ECDSA-P256", time.Hour)}, []string{"web-rsa-2048", "web-rsa-2048-next"}},
 		"one is renewed":            {c, []outcome{renewing("ML-DSA-65", nil), fine("ECDSA-P256", time.Hour)}, []string{"web-rsa-2048", "web-rsa-2048-next"}},
 		"one is not there yet":      {c, []outcome{fine("ML-DSA-65", time.Hour), lacking("ECDSA-P256", nil)}, []string{"web-rsa-2048-next"}},
-		"of one nothing is known":   {c, []outcome{fine("ML-DSA-65", time.Hour), failed(c, "ECDSA-P256", errors.New("away"))}, []string{"web-rsa-2048-next"}},
+		"of one nothing is known":   {c, []outcome{fine("ML-DSA-65", time.Hour), failed(c, "ECDSA-P256", errors.New("away"), issuedAt)}, []string{"web-rsa-2048-next"}},
+		"one could not be read":     {c, []outcome{fine("ML-DSA-65", time.Hour), unread("ECDSA-P256")}, []string{"web-rsa-2048-next"}},
 		"they are authorities' own": {authority, []outcome{fine("ML-DSA-65", time.Hour)}, []string{"web-rsa-2048-next"}},
 	} {
 		if got := names(leftovers(test.certificate, slices.Clone(secrets), nil, test.outcomes)); !slices.Equal(got, test.want) {

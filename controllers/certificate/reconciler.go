@@ -255,7 +255,7 @@ func leftovers(c *v1alpha1.PQCCertificate, secrets []metav1.PartialObjectMetadat
 		wanted[pendingName(o.status.SecretName)] = o.underway != 0 || o.unknown
 		byAlgorithm[string(o.status.Algorithm)] = o
 	}
-	replaced := !c.Spec.IsCA && !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.unusable != "" })
+	replaced := !c.Spec.IsCA && !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.unusable != "" || o.unknown })
 	var objects []client.Object
 	for i := range secrets {
 		s := &secrets[i]

@@ -65,11 +65,20 @@ func outcomeOf(c *v1alpha1.PQCCertificate, s state, now time.Time) outcome {
 }
 
 // failed is the outcome when it could not be found out how a certificate
-// stands.
-func failed(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, err error) outcome {
+// stands. One that served a moment ago serves on: an error of the moment says
+// nothing against it.
+func failed(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, err error, now time.Time) outcome {
 	status := formerStatus(c, algorithm)
 	status.Algorithm, status.SecretName = algorithm, v1alpha1.CertificateSecretName(c.Name, algorithm)
-	return outcome{status: status, unusable: err.Error(), err: err, unknown: true}
+	o := outcome{status: status, err: err, unknown: true}
+	ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionReady)
+	served := ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == c.Generation && status.NotAfter != nil && now.Before(status.NotAfter.Time)
+	if served && isMomentary(err) {
+		o.due = err.Error()
+	} else {
+		o.unusable = err.Error()
+	}
+	return o
 }
 
 func formerStatus(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm) v1alpha1.IssuedCertificate {

@@ -25,6 +25,13 @@ func lacking(algorithm v1alpha1.KeyAlgorithm, err error) outcome {
 	return outcome{status: v1alpha1.IssuedCertificate{Algorithm: algorithm, SecretName: v1alpha1.CertificateSecretName("web", algorithm)}, unusable: "its Secret is not there", underway: 1, err: err}
 }
 
+// unread is the outcome of one that served, and cannot be read now.
+func unread(algorithm v1alpha1.KeyAlgorithm) outcome {
+	o := fine(algorithm, time.Hour)
+	o.due, o.err, o.unknown = "etcd is away", errors.New("etcd is away"), true
+	return o
+}
+
 func renewing(algorithm v1alpha1.KeyAlgorithm, err error) outcome {
 	o := fine(algorithm, time.Hour)
 	o.due, o.underway, o.err = "it is due", 3, err
@@ -54,7 +61,7 @@ func TestConditions(t *testing.T) {
 			"False", "WaitingForApproval", "False", "Denied", "ML-DSA-65", "ECDSA-P256"},
 		"one trouble of two is told once": {[]outcome{lacking("ML-DSA-65", waiting), lacking("ECDSA-P256", waiting), lacking("RSA-2048", denied)},
 			"False", "WaitingForApproval", "False", "Denied", "ML-DSA-65, ECDSA-P256: its Secret is not there: not approved; RSA-2048: its Secret is not there: denied by policy", "ML-DSA-65, ECDSA-P256: its"},
-		"a Secret of somebody else's": {[]outcome{failed(web(), "ML-DSA-65", foreign), fine("ECDSA-P256", time.Hour)},
+		"a Secret of somebody else's": {[]outcome{failed(web(), "ML-DSA-65", foreign, issuedAt), fine("ECDSA-P256", time.Hour)},
 			"False", "SecretNotOwned", "False", "SecretNotOwned", "ML-DSA-65: not ours", "ML-DSA-65: not ours"},
 		"an error of the moment": {[]outcome{lacking("ML-DSA-65", momentary)},
 			"False", "Issuing", "True", "Issuing", "etcd is away", "etcd is away"},
@@ -68,6 +75,50 @@ func TestConditions(t *testing.T) {
 				if string(got.Status) != want[0] || got.Reason != want[1] || !strings.Contains(got.Message, want[2]) || got.ObservedGeneration != 4 {
 					t.Errorf("%s: %+v, want %v", kind, got, want)
 				}
+			}
+		})
+	}
+}
+
+// What cannot be read for a moment is what it was: readiness is not lost and found
+// again with every error.
+func TestAnErrorOfTheMomentLeavesReadiness(t *testing.T) {
+	momentary := errors.New("etcd is away")
+	served := func(change func(*v1alpha1.PQCCertificate)) *v1alpha1.PQCCertificate {
+		c := web()
+		c.Status = summarise(c, []outcome{fine("ML-DSA-65", time.Hour), fine("ECDSA-P256", time.Hour)}, issuedAt)
+		change(c)
+		return c
+	}
+	as := func(*v1alpha1.PQCCertificate) {}
+	for name, test := range map[string]struct {
+		c     *v1alpha1.PQCCertificate
+		err   error
+		after time.Duration
+		ready bool
+	}{
+		"that served":                     {served(as), momentary, time.Minute, true},
+		"that served, and is somebody's":  {served(as), conditions.Stalled(v1alpha1.ReasonSecretNotOwned, "not ours"), time.Minute, false},
+		"that has expired since":          {served(as), momentary, time.Hour, false},
+		"that served under another spec":  {served(func(c *v1alpha1.PQCCertificate) { c.Generation++ }), momentary, time.Minute, false},
+		"that was not there":              {served(func(c *v1alpha1.PQCCertificate) { c.Status.Certificates = nil }), momentary, time.Minute, false},
+		"of which nothing was ever known": {web(), momentary, time.Minute, false},
+		"of a PQCCertificate not ready": {served(func(c *v1alpha1.PQCCertificate) {
+			c.Status.Conditions[0].Status = metav1.ConditionFalse
+		}), momentary, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := issuedAt.Add(test.after)
+			o := failed(test.c, "ML-DSA-65", test.err, now)
+			s := summarise(test.c, []outcome{o, fine("ECDSA-P256", 2*time.Hour)}, now)
+			if ready := meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady); ready != test.ready {
+				t.Errorf("ready: %t", ready)
+			}
+			if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionIssuing); !strings.Contains(c.Message, "ML-DSA-65: "+test.err.Error()) {
+				t.Errorf("nothing tells of it: %s", c.Message)
+			}
+			if isMomentary(test.err) && o.failure() == nil {
+				t.Error("it is not tried again")
 			}
 		})
 	}

@@ -59,6 +59,8 @@ type world struct {
 	events *events.FakeRecorder
 	// agents of gateways' pods.
 	agents *agents
+	// unreadable says that the operator can read no Secret for the moment.
+	unreadable atomic.Bool
 }
 
 func newWorld(t *testing.T) *world {
@@ -127,7 +129,7 @@ func (w *world) start(fuse *fuse) {
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&issuer.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
 		&request.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: w.clock, Namespace: w.namespace, Recorder: w.events, HSMs: hsms},
-		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: within(mgr.GetAPIReader(), w.served), Namespaces: w.served, Clock: w.clock, Recorder: w.events, HSMs: hsms, Agents: w.agents},
+		&certificate.Reconciler{Client: mgr.GetClient(), APIReader: namespaced{mgr.GetAPIReader(), w.served, &w.unreadable}, Namespaces: w.served, Clock: w.clock, Recorder: w.events, HSMs: hsms, Agents: w.agents},
 	} {
 		if err := r.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)
@@ -139,10 +141,16 @@ func (w *world) start(fuse *fuse) {
 // namespaced reads as with a Role in each of some namespaces.
 type namespaced struct {
 	client.Reader
-	served []string
+	served     []string
+	unreadable *atomic.Bool
 }
 
-func within(r client.Reader, served []string) client.Reader { return namespaced{r, served} }
+func (r namespaced) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, secret := o.(*corev1.Secret); secret && r.unreadable.Load() {
+		return apierrors.NewInternalError(errors.New("etcd is away"))
+	}
+	return r.Reader.Get(ctx, key, o, options...)
+}
 
 func (r namespaced) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if o := (&client.ListOptions{}).ApplyOptions(options); !slices.Contains(r.served, o.Namespace) {
