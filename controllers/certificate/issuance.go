@@ -99,6 +99,10 @@ func (i *issuance) ownSecret(ctx context.Context, name string) (*corev1.Secret, 
 	case metav1.IsControlledBy(secret, i.certificate):
 		return secret, nil
 	case restored(secret, i.certificate):
+		if name == i.secretName && secret.Type != corev1.SecretTypeTLS {
+			return nil, conditions.Stalled(v1alpha1.ReasonSecretNotOwned,
+				"Secret %q in namespace %q is of type %s, which cannot be changed, and so cannot be taken over; make it anew with type %s", name, secret.Namespace, secret.Type, corev1.SecretTypeTLS)
+		}
 		return secret, i.adopt(ctx, secret)
 	}
 	return nil, conditions.Stalled(v1alpha1.ReasonSecretNotOwned,

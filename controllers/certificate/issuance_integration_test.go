@@ -527,6 +527,26 @@ func TestSecretsFromABackupAreTakenOver(t *testing.T) {
 	}
 }
 
+// The type of a Secret cannot be changed: what is of another could never be renewed.
+func TestASecretOfAnotherTypeIsNotTakenOver(t *testing.T) {
+	w := withCA(t)
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "web-ecdsa-p256", Labels: map[string]string{v1alpha1.LabelCertificate: "web"}}, Type: corev1.SecretTypeOpaque})
+	before := w.secret("web-ecdsa-p256")
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSecretNotOwned)
+	if want := fmt.Sprintf(`Secret "web-ecdsa-p256" in namespace %q is of type Opaque, which cannot be changed, and so cannot be taken over; make it anew with type kubernetes.io/tls`, w.namespace); !strings.Contains(c.Message, want) {
+		t.Errorf("%q does not say %q", c.Message, want)
+	}
+	if s := w.secret("web-ecdsa-p256"); s.ResourceVersion != before.ResourceVersion {
+		t.Errorf("it was touched: %+v", s)
+	}
+	if err := w.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	w.issued(web)
+}
+
 func TestRenewalByTheClock(t *testing.T) {
 	w := withCA(t)
 	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
