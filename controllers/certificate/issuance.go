@@ -225,7 +225,7 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	} else if err := notWritten(err, pending.Name, leastBackoff); err != nil {
 		return nil, nil, err
 	}
-	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, o.why())
+	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, conditions.Shorten(o.why(), 900))
 	key, err := i.open(ctx, pending)
 	return pending, key, err
 }
@@ -435,7 +435,7 @@ func (i *issuance) retireFormer(ctx context.Context, keys []formerKey) (left []f
 	}
 	pods, err := i.r.gatewayPods(ctx, i.certificate.Namespace)
 	if err != nil {
-		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, eventKeyInUse, "Retire", "no former key is destroyed, for who signs with them cannot be told: %v", err)
+		i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeWarning, eventKeyInUse, "Retire", "no former key is destroyed, for who signs with them cannot be told: %s", conditions.Shorten(err.Error(), 900))
 		return keys
 	}
 	away := map[string]bool{}

@@ -378,6 +378,27 @@ func TestASecretThatCannotBeReadForAMoment(t *testing.T) {
 	}
 }
 
+// The API server refuses an event of more than 1024 bytes.
+func TestEventsAreShort(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, strings.Repeat("now", 1000)) })
+	w.revision(web, 2)
+	told := w.told()
+	if !slices.ContainsFunc(told, func(e string) bool {
+		return strings.Contains(e, "issuing the ECDSA-P256 certificate (revision 2): annotation "+v1alpha1.AnnotationRenew)
+	}) {
+		t.Errorf("nothing tells of the renewal: %.200q", told)
+	}
+	for _, e := range told {
+		if len(e) > 1024 {
+			t.Errorf("%d bytes: %.200s", len(e), e)
+		}
+	}
+}
+
 func TestSecretsAreKeptAsIssued(t *testing.T) {
 	w := withCA(t)
 	web := server("web", "ca", "ML-DSA-65", "ECDSA-P256")
