@@ -213,6 +213,11 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 			return nil, nil, err
 		}
 	}
+	if until, is := i.contested(o.cause, last); is {
+		return nil, nil, conditions.Waiting(until.Sub(i.now), v1alpha1.ReasonSecretNotOwned,
+			"Secret %q is changed again and again by somebody else: revisions %d and %d were issued a short while ago, and it has something else; let only one write it; it is issued again at %s",
+			i.secretName, last-1, last, stamp(until))
+	}
 	data, maker, err := i.newKey(last + 1)
 	if err != nil {
 		return nil, nil, err
@@ -228,6 +233,33 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, conditions.Shorten(o.why(), 900))
 	key, err := i.open(ctx, pending)
 	return pending, key, err
+}
+
+// contestedFor is how long after two certificates no third is issued where somebody
+// else puts something in their place, such as a tool that keeps a cluster like a
+// repository. Who repairs a Secret by hand may do so twice.
+const contestedFor = 5 * leastInterval
+
+// contested says that what is wanted was issued twice a short while ago, and the
+// Secret has something else: until when nothing is to be issued. One that has what
+// was issued last, and is due, is not contested. It is pure.
+func (i *issuance) contested(cause string, last int64) (until time.Time, is bool) {
+	isDue := cause == reasonRenewalIsDue || cause == reasonExpired
+	if isDue && revisionOf(i.state.Secret) == last {
+		return until, false
+	}
+	for _, revision := range []int64{last, last - 1} {
+		n := slices.IndexFunc(i.requests, func(cr cmapi.CertificateRequest) bool { return cr.Name == requestName(i.secretName, revision) })
+		if n < 0 {
+			return until, false
+		}
+		p := progressOf(&i.requests[n])
+		if p.phase != phaseSigned || !parseRecord(i.requests[n].Annotations[v1alpha1.AnnotationRequested]).fulfils(i.state.Want) {
+			return until, false
+		}
+		until = p.at.Add(contestedFor) // at last that of the earlier one
+	}
+	return until, i.now.Before(until)
 }
 
 // retireLater puts a key that was given up, and that a problem keeps from being

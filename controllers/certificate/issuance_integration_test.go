@@ -424,12 +424,16 @@ func TestSecretsAreKeptAsIssued(t *testing.T) {
 	}
 	revision("web-ml-dsa-65", 2)
 
+	later := func() { w.clock.SetTime(w.clock.Now().Add(10 * time.Minute)) } // not as by somebody who does so again and again
+	later()
 	s = w.secret("web-ml-dsa-65")
 	w.change(s, func() { s.Data[corev1.TLSPrivateKeyKey] = w.secret("web-ecdsa-p256").Data[corev1.TLSPrivateKeyKey] })
 	revision("web-ml-dsa-65", 3)
+	later()
 	s = w.secret("web-ml-dsa-65")
 	w.change(s, func() { s.Data[corev1.TLSCertKey] = []byte("hello") })
 	revision("web-ml-dsa-65", 4)
+	later()
 	s = w.secret("web-ml-dsa-65")
 	w.change(s, func() { delete(s.Annotations, v1alpha1.AnnotationRequested) })
 	revision("web-ml-dsa-65", 5)
@@ -452,6 +456,47 @@ func TestSecretsAreKeptAsIssued(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A tool that keeps a cluster like a repository puts a former Secret back, each time.
+func TestASecretThatIsPutBackAgainAndAgain(t *testing.T) {
+	w := withCA(t)
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	w.issued(web)
+	former := w.secret("web-ecdsa-p256").DeepCopy()
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.change(web, func() { annotate(web, v1alpha1.AnnotationRenew, "1") })
+	w.revision(web, 2)
+
+	putBack := func() {
+		t.Helper()
+		if s := w.secret(former.Name); s.Annotations[v1alpha1.AnnotationRevision] != "1" {
+			w.change(s, func() { s.Data, s.Annotations = former.Data, former.Annotations })
+		}
+	}
+	contested := func() error {
+		w.get(web)
+		c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing)
+		if c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonSecretNotOwned || !strings.Contains(c.Message, `Secret "web-ecdsa-p256" is changed again and again by somebody else: revisions 2 and 3`) {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	}
+	w.eventually(func() error {
+		putBack()
+		return contested()
+	})
+	testenv.Never(t, 2*time.Second, func(context.Context) error {
+		w.approve()
+		putBack()
+		return contested()
+	})
+	if r := web.Status.Certificates[0].Revision; r != 3 || !meta.IsStatusConditionTrue(web.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("revision %d, conditions %+v", r, web.Status.Conditions)
+	}
+	w.pass(web, 5*time.Minute) // and nobody puts it back any more
+	w.revision(web, 4)
 }
 
 func TestSomebodyElsesSecretIsNeverOverwritten(t *testing.T) {
@@ -687,6 +732,7 @@ func TestAnAuthoritysKeyIsNeverOverwritten(t *testing.T) {
 		"no annotation":                     func(s *corev1.Secret) { delete(s.Annotations, v1alpha1.AnnotationRequested) },
 	} {
 		revision := int64(0)
+		w.clock.SetTime(w.clock.Now().Add(10 * time.Minute)) // not as by somebody who does so again and again
 		s := w.secret(name)
 		before := s.ResourceVersion
 		w.change(s, func() { f(s) })

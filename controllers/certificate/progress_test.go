@@ -116,6 +116,54 @@ func TestErrorsOfTheMomentAreTriedAgainSoon(t *testing.T) {
 	}
 }
 
+// Each certificate costs a CA, an HSM and an approver something. To issue one for the
+// third time because somebody puts a former Secret back would never end.
+func TestWhichSecretsAreContested(t *testing.T) {
+	signed := func(revision int64, ago time.Duration, r record) cmapi.CertificateRequest {
+		cr := *requestWith(condition(cmapi.CertificateRequestConditionReady, cmmeta.ConditionTrue, "Issued", ""))
+		cr.Name, cr.Annotations, cr.Status.Certificate = requestName("web-x", revision), annotationsOf("ECDSA-P256", revision, r), []byte("x")
+		cr.Status.Conditions[0].LastTransitionTime = new(metav1.NewTime(issuedAt.Add(-ago)))
+		return cr
+	}
+	all := func(requests ...cmapi.CertificateRequest) []cmapi.CertificateRequest { return requests }
+	r := wanted()
+	asked := wanted()
+	asked.Renew = "now"
+	open := signed(3, time.Minute, r)
+	open.Status.Certificate = nil
+	two := all(signed(2, 2*time.Minute, r), signed(3, time.Minute, r))
+	for name, c := range map[string]struct {
+		requests []cmapi.CertificateRequest
+		has      int64 // revision in the Secret; 0: there is none
+		cause    string
+		want     record
+		after    time.Duration
+	}{
+		"deleted a third time":               {two, 0, reasonMissing, r, 3 * time.Minute},
+		"changed a third time":               {two, 3, reasonInvalid, r, 3 * time.Minute},
+		"put back":                           {two, 1, reasonRenewalIsDue, r, 3 * time.Minute},
+		"put back from before a wish":        {all(signed(2, 2*time.Minute, asked), signed(3, time.Minute, asked)), 1, reasonRenewalAsked, asked, 3 * time.Minute},
+		"renewed every minute":               {two, 3, reasonRenewalIsDue, r, 0},
+		"that lives for a minute":            {two, 3, reasonExpired, r, 0},
+		"of another spec":                    {two, 3, reasonSpecChanged, asked, 0},
+		"asked for anew":                     {two, 3, reasonRenewalAsked, asked, 0},
+		"repaired once":                      {all(signed(2, time.Hour, r), signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
+		"of the second time, for a new wish": {all(signed(2, 2*time.Minute, r), signed(3, time.Minute, asked)), 0, reasonMissing, asked, 0},
+		"deleted right after it was made":    {all(signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
+		"whose last request came to nothing": {all(signed(2, 2*time.Minute, r), open), 0, reasonMissing, r, 0},
+		"deleted again after five minutes":   {all(signed(2, 5*time.Minute, r), signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
+	} {
+		i := issuance{secretName: "web-x", requests: c.requests, now: issuedAt, state: state{Want: c.want}}
+		if c.has > 0 {
+			i.state.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: annotationsOf("ECDSA-P256", c.has, c.want)}}
+		}
+		until, is := i.contested(c.cause, 3)
+		if is != (c.after > 0) || is && until.Sub(issuedAt) != c.after {
+			t.Errorf("a Secret %s: %t, until %s", name, is, until)
+		}
+	}
+}
+
 func TestBackoffDoublesUpToAnHour(t *testing.T) {
 	for attempt, want := range map[int64]time.Duration{0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 5: 16 * time.Minute, 6: 32 * time.Minute, 7: time.Hour, 1000: time.Hour} {
 		if got := backoff(attempt); got != want {
