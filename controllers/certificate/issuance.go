@@ -586,6 +586,8 @@ func (i *issuance) create(ctx context.Context, pending *corev1.Secret, key crypt
 	case meta.IsNoMatchError(err):
 		return nil, conditions.Waiting(10*time.Second, v1alpha1.ReasonCertManagerNotFound,
 			"cert-manager is no longer installed: the kind CertificateRequest (cert-manager.io/v1) is gone")
+	case isWebhookAway(err):
+		return nil, conditions.Waiting(30*time.Second, v1alpha1.ReasonCertManagerNotFound, "cert-manager's webhook, which has to admit CertificateRequest %q, does not answer: %v", cr.Name, err)
 	case isRefusal(err):
 		return nil, conditions.Waiting(i.asLongAgain(pending), v1alpha1.ReasonRequestFailed, "the API server refuses CertificateRequest %q: %v", cr.Name, err)
 	}
@@ -611,6 +613,12 @@ func isRefusal(err error) bool {
 	default:
 		return code >= 400 && code < 500
 	}
+}
+
+// isWebhookAway says whether the API server could not ask cert-manager's webhook,
+// which it names: its chart has the name.
+func isWebhookAway(err error) bool {
+	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), `failed calling webhook "webhook.cert-manager.io"`)
 }
 
 // inTheWay says what to do about a CertificateRequest of the name that is

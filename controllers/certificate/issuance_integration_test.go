@@ -1086,3 +1086,17 @@ func TestCertManagerComesLater(t *testing.T) {
 	w.approving = true
 	w.issued(root)
 }
+
+func TestCertManagersWebhookIsAway(t *testing.T) {
+	w := withCA(t)
+	w.withoutWebhook.Store(true)
+	web := server("web", "ca", "ECDSA-P256")
+	w.create(web)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonCertManagerNotFound)
+	if !strings.Contains(c.Message, `cert-manager's webhook, which has to admit CertificateRequest "web-ecdsa-p256-1", does not answer`) || !strings.Contains(c.Message, "no endpoints available") {
+		t.Error(c.Message)
+	}
+	w.withoutWebhook.Store(false)
+	w.pass(web, time.Minute)
+	w.issued(web)
+}

@@ -61,6 +61,8 @@ type world struct {
 	agents *agents
 	// unreadable says that the operator can read no Secret for the moment.
 	unreadable atomic.Bool
+	// withoutWebhook says that cert-manager's webhook does not answer.
+	withoutWebhook atomic.Bool
 }
 
 func newWorld(t *testing.T) *world {
@@ -122,7 +124,7 @@ func (w *world) start(fuse *fuse) {
 		}
 		o.NewClient = func(config *rest.Config, options client.Options) (client.Client, error) {
 			c, err := client.New(config, options)
-			return &fused{Client: c, fuse: fuse}, err
+			return &fused{Client: c, fuse: fuse, withoutWebhook: &w.withoutWebhook}, err
 		}
 	})
 	hsms := &hsmpool.Clients{}
@@ -457,10 +459,14 @@ func (f *fuse) write(do func() error) error {
 // fused is a client whose writes a fuse guards.
 type fused struct {
 	client.Client
-	fuse *fuse
+	fuse           *fuse
+	withoutWebhook *atomic.Bool
 }
 
 func (c *fused) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if _, request := o.(*cmapi.CertificateRequest); request && c.withoutWebhook.Load() {
+		return apierrors.NewInternalError(errors.New(`failed calling webhook "webhook.cert-manager.io": no endpoints available for service "cert-manager-webhook"`))
+	}
 	return c.fuse.write(func() error { return c.Client.Create(ctx, o, opts...) })
 }
 
