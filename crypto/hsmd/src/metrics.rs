@@ -1,6 +1,6 @@
 //! What the daemon counts, as Prometheus reads it and as Status tells it.
 
-use crate::log::log;
+use crate::{log::log, places::Places};
 use qtls_pkcs11::{
     library::lock,
     tls::{Timed, Timeouts},
@@ -9,6 +9,7 @@ use std::{
     collections::VecDeque,
     fmt::Write as _,
     io::{Read, Write},
+    iter,
     net::{TcpListener, TcpStream},
     sync::{
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -170,31 +171,30 @@ impl Metrics {
 const HTTP_TIME: Duration = Duration::from_secs(2);
 const HTTP_CONNECTIONS: usize = 8;
 
-/// Serves /metrics, /livez and /readyz until the process ends.
+/// Serves /metrics, /livez and /readyz until the process ends. Anybody may come, and a kubelet whose probes are not answered
+/// kills the process: when there are too many, who came first of the address with most of them has to go, at once.
 pub fn serve(
     listener: TcpListener,
     text: impl Fn() -> String + Send + Sync + 'static,
     ready: impl Fn() -> bool + Send + Sync + 'static,
 ) {
     let (text, ready) = (Arc::new(text), Arc::new(ready));
-    let open = Arc::new(AtomicUsize::new(0));
+    let places = Arc::new(Places::new(HTTP_CONNECTIONS, Duration::ZERO));
     let accept = move || {
-        for tcp in listener.incoming() {
-            let Ok(tcp) = tcp else {
+        for accepted in iter::repeat_with(|| listener.accept()) {
+            let Ok((tcp, peer)) = accepted else {
                 thread::sleep(Duration::from_millis(10)); // no file descriptors left, for instance
                 continue;
             };
-            if open.fetch_add(1, Relaxed) >= HTTP_CONNECTIONS {
-                open.fetch_sub(1, Relaxed);
-                continue;
-            }
-            let (text, ready, closed) = (text.clone(), ready.clone(), open.clone());
+            let tcp = Arc::new(tcp);
+            let id = places.enter(&tcp, peer.ip().to_canonical());
+            let (text, ready, entered) = (text.clone(), ready.clone(), places.clone());
             let answer = move || {
-                let _ = answer(tcp, &*text, &*ready);
-                closed.fetch_sub(1, Relaxed);
+                let _ = answer(&tcp, &*text, &*ready);
+                entered.leave(id);
             };
             if thread::Builder::new().name("hsmd-http".into()).stack_size(256 << 10).spawn(answer).is_err() {
-                open.fetch_sub(1, Relaxed);
+                places.leave(id);
             }
         }
     };
@@ -203,11 +203,11 @@ pub fn serve(
     }
 }
 
-fn answer(mut tcp: TcpStream, text: &dyn Fn() -> String, ready: &dyn Fn() -> bool) -> std::io::Result<()> {
+fn answer(mut tcp: &TcpStream, text: &dyn Fn() -> String, ready: &dyn Fn() -> bool) -> std::io::Result<()> {
     let deadline = Instant::now() + HTTP_TIME;
     let mut head = Vec::new();
     let mut timeouts = Timeouts::default();
-    let mut timed = Timed { tcp: &tcp, deadline, timeouts: &mut timeouts };
+    let mut timed = Timed { tcp, deadline, timeouts: &mut timeouts };
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
         let mut part = [0; 1024];
         let n = timed.read(&mut part)?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How long a handshake has at least, when others wait for its place. A client's takes some milliseconds.
-const GRACE: Duration = Duration::from_millis(50);
+pub const GRACE: Duration = Duration::from_millis(50);
 
 pub struct Places {
     /// For clients.
@@ -20,6 +20,8 @@ pub struct Places {
     kept: usize,
     /// Those that peers whose handshake is not done have in any case, besides the clients'.
     newcomers: usize,
+    /// How long a peer has its place at least.
+    grace: Duration,
     taken: Mutex<Taken>,
     changed: Condvar,
 }
@@ -52,9 +54,9 @@ struct Newcomer {
 }
 
 impl Places {
-    pub fn new(connections: usize) -> Places {
+    pub fn new(connections: usize, grace: Duration) -> Places {
         let (kept, newcomers) = ((connections / 16).min(8), (connections / 4).max(4));
-        Places { most: connections, kept, newcomers, taken: Mutex::default(), changed: Condvar::new() }
+        Places { most: connections, kept, newcomers, grace, taken: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Gives a peer that has yet to shake hands a place, and a number. If there is none, it waits until another has lost its.
@@ -62,7 +64,7 @@ impl Places {
         let mut taken = lock(&self.taken);
         // As many clients as there may be shake hands at a time when an hsmd restarts: none is cut off.
         while taken.newcomers.len() >= self.newcomers && taken.newcomers.len() + taken.clients.len() >= self.most {
-            let time = taken.make_room(address);
+            let time = taken.make_room(address, self.grace);
             taken.awaited = true;
             taken = self.changed.wait_timeout(taken, time).unwrap_or_else(|e| e.into_inner()).0;
             taken.awaited = false;
@@ -125,7 +127,7 @@ impl Taken {
 
     /// Has somebody leave for a peer of that address, but one at a time: there are never more of them than places. It returns
     /// how long there is to wait.
-    fn make_room(&mut self, address: IpAddr) -> Duration {
+    fn make_room(&mut self, address: IpAddr, grace: Duration) -> Duration {
         const LEAVES: Duration = Duration::from_secs(1);
         if self.newcomers.values().any(|n| n.dismissed) {
             return LEAVES;
@@ -135,8 +137,8 @@ impl Taken {
             return LEAVES;
         };
         let age = newcomer.since.elapsed();
-        if age < GRACE {
-            return GRACE - age;
+        if age < grace {
+            return grace - age;
         }
         newcomer.dismissed = true;
         let _ = newcomer.tcp.shutdown(Shutdown::Both);

@@ -4,7 +4,7 @@ use crate::{
     config::{Client, Config, Right},
     log::log,
     metrics::{Metrics, Outcome, Refusal},
-    places::{NoPlace, Places},
+    places::{NoPlace, Places, GRACE},
     work::{operation, Order, Work},
 };
 use cryptoki_sys::*;
@@ -89,7 +89,7 @@ pub struct Server {
 impl Server {
     pub fn new(config: Config, live: Live, work: Arc<Work>) -> Arc<Server> {
         let (metrics, live) = (work.metrics.clone(), Mutex::new(Arc::new(live)));
-        let (draining, places) = (AtomicBool::new(false), Places::new(config.connections));
+        let (draining, places) = (AtomicBool::new(false), Places::new(config.connections, GRACE));
         Arc::new(Server { config, live, work, metrics, draining, places })
     }
 

@@ -6,7 +6,7 @@ use common::*;
 use cryptoki_sys::*;
 use qtls_hsmd::{
     metrics::{Outcome, Refusal},
-    places::{superfluous, NoPlace, Places},
+    places::{superfluous, NoPlace, Places, GRACE},
 };
 use qtls_pkcs11::{
     protocol::{self, Answer, Request},
@@ -270,7 +270,7 @@ fn a_place_is_kept_for_who_makes_keys() {
 /// It was none too many: the other's place was wanted before it was known for a client.
 #[test]
 fn a_client_whose_place_was_needed_meanwhile_is_told_apart_from_one_too_many() {
-    let (places, listener) = (Places::new(1), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (places, listener) = (Places::new(1, GRACE), TcpListener::bind("127.0.0.1:0").unwrap());
     let tcp = || Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
     let here = IpAddr::from([127, 0, 0, 1]);
     let [first, second, ..] = [(); 4].map(|()| places.enter(&tcp(), here));
@@ -307,6 +307,21 @@ fn as_many_clients_as_there_may_be_can_shake_hands_at_a_time() {
     let mut clients: Vec<Client> = clients.collect();
     clients.iter_mut().for_each(|client| drop(client.status()));
     assert_eq!(daemon.metrics.refused(Refusal::Full), 0);
+}
+
+/// Or the kubelet would kill the daemon: its probes come from another address than theirs.
+#[test]
+fn probes_are_answered_while_others_take_all_connections_for_metrics() {
+    let daemon = Daemon::start(&(pki().daemon("") + NO_TOKEN));
+    let mut silent = VecDeque::new();
+    for _ in 0..20 {
+        silent.extend((0..8).map(|_| connect_from([127, 0, 0, 2], daemon.metrics)));
+        silent.drain(..silent.len().saturating_sub(16)); // those that were closed are opened anew
+        for path in ["/livez", "/readyz", "/metrics"] {
+            assert!(daemon.get(path).starts_with("HTTP/1.1 200 OK\r\n"), "{path}");
+        }
+    }
+    assert!(daemon.counted("Threads:") < 30, "{} threads", daemon.counted("Threads:"));
 }
 
 /// They come from another address, as a rule of networks is; and there are always more of them than places.
