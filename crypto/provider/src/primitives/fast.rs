@@ -468,24 +468,24 @@ impl Curve {
             // SAFETY: all have 32 bytes.
             return outcome(unsafe { aws_lc::X25519(shared.as_mut_ptr(), private.as_ptr(), peer.as_ptr()) } == 1);
         };
-        // AWS-LC also takes the hybrid form of a point, which no peer may send (RFC 8446, section 4.2.8.2).
-        outcome(peer[0] == 4)?;
         tidy(|| {
             let key = Key::new(group, private)?;
-            let point = Point::new(group)?;
-            // SAFETY: the objects belong to one group, and the lengths are the slices'.
-            outcome(unsafe {
-                aws_lc::EC_POINT_oct2point(group, point.0.as_ptr(), peer.as_ptr(), peer.len(), null_mut()) == 1
-                    && aws_lc::ECDH_compute_key(
-                        shared.as_mut_ptr().cast(),
-                        shared.len(),
-                        point.0.as_ptr(),
-                        key.0.as_ptr(),
-                        None,
-                    ) as usize
-                        == shared.len()
-            })
+            let point = Point::read(group, peer)?;
+            // SAFETY: the objects belong to one group, and the length is the slice's.
+            let written = unsafe {
+                let out = shared.as_mut_ptr().cast();
+                aws_lc::ECDH_compute_key(out, shared.len(), point.0.as_ptr(), key.0.as_ptr(), None)
+            };
+            outcome(written as usize == shared.len())
         })
+    }
+
+    /// Whether a peer's public key is a point of the curve. Each of X25519's is; small orders are seen with the secret.
+    pub fn check_public(self, public: &[u8]) -> Result {
+        expect(public, self.public_key())?;
+        prepare();
+        let Some(group) = self.group() else { return Ok(()) };
+        tidy(|| Point::read(group, public).map(drop))
     }
 
     fn group(self) -> Option<*const aws_lc::EC_GROUP> {
@@ -543,6 +543,16 @@ impl Point {
     fn new(group: *const aws_lc::EC_GROUP) -> std::result::Result<Point, Failed> {
         // SAFETY: the group is a constant.
         NonNull::new(unsafe { aws_lc::EC_POINT_new(group) }).map(Point).ok_or(Failed)
+    }
+
+    fn read(group: *const aws_lc::EC_GROUP, bytes: &[u8]) -> std::result::Result<Point, Failed> {
+        // AWS-LC also takes the hybrid form of a point, which no peer may send (RFC 8446, section 4.2.8.2).
+        outcome(bytes.first() == Some(&4))?;
+        let point = Point::new(group)?;
+        // SAFETY: the point belongs to the group, and the length is the slice's.
+        let ok =
+            unsafe { aws_lc::EC_POINT_oct2point(group, point.0.as_ptr(), bytes.as_ptr(), bytes.len(), null_mut()) };
+        outcome(ok == 1).map(|()| point)
     }
 }
 

@@ -122,10 +122,15 @@ impl<'a> Key<'a> {
     pub(super) fn set_public(&mut self, public: &[u8]) -> Result<()> {
         let a = self.algorithm;
         expect_length("the public key", a.label(), public.len(), a.public_size())?;
-        if let Kem(k, h) = a.primitive {
-            let post_quantum = h.map_or(public, |h| h.split(public, h.curve.public_key()).1);
-            k.check_public(post_quantum).map_err(|Failed| self.error(Reason::InvalidKey, "the public key"))?;
-        }
+        let checked = match a.primitive {
+            Kem(k, Some(h)) => {
+                let (classical, post_quantum) = h.split(public, h.curve.public_key());
+                h.curve.check_public(classical).and_then(|()| k.check_public(post_quantum))
+            }
+            Kem(k, None) => k.check_public(public),
+            Signature(_) => Ok(()),
+        };
+        checked.map_err(|Failed| self.error(Reason::InvalidKey, "the public key"))?;
         self.public = public.to_vec();
         Ok(())
     }
@@ -153,6 +158,9 @@ impl<'a> Key<'a> {
         secret: &mut [u8],
     ) -> Result<()> {
         let Kem(k, hybrid) = self.algorithm.primitive else { return Err(self.misused()) };
+        if !self.has_public() {
+            return Err(self.error(Reason::MissingKey, "the public key"));
+        }
         self.operate("encapsulation", || {
             let Some(h) = hybrid else { return k.encapsulate(entropy, &self.public, ciphertext, secret) };
             let (peer, public) = h.split(&self.public, h.curve.public_key());
@@ -168,6 +176,9 @@ impl<'a> Key<'a> {
     pub(super) fn decapsulate(&self, ciphertext: &[u8], secret: &mut [u8]) -> Result<()> {
         let a = self.algorithm;
         let Kem(k, hybrid) = a.primitive else { return Err(self.misused()) };
+        if !self.has_private() {
+            return Err(self.error(Reason::MissingKey, "the private key"));
+        }
         expect_length("the ciphertext", a.label(), ciphertext.len(), a.output_size())?;
         self.operate("decapsulation", || {
             let Some(h) = hybrid else { return k.decapsulate(&self.private, ciphertext, secret) };
@@ -215,3 +226,54 @@ impl<'a> Key<'a> {
 
 /// A key as OpenSSL holds it.
 pub(super) type OwnedKey = Key<'static>;
+
+#[cfg(test)]
+mod tests {
+    use super::{super::ALGORITHMS, *};
+    use crate::{primitives::fast::Curve, tests::support::provider};
+
+    #[test]
+    fn an_empty_key_does_nothing() {
+        for a in &ALGORITHMS {
+            let empty = Key::empty(provider(), a);
+            let (mut output, mut secret) = (vec![0; a.output_size()], vec![0; a.secret_size()]);
+            if a.is_signature() {
+                let input = Input::Formatted(b"message");
+                assert!(empty.sign(&MlDsa::DETERMINISTIC, input, &mut output).is_err());
+                assert!(empty.verify(input, &output).is_err());
+                continue;
+            }
+            let errors = [
+                empty.encapsulate(&[7; MlKem::ENTROPY], &mut output, &mut secret).unwrap_err(),
+                empty.decapsulate(&output, &mut secret).unwrap_err(),
+                empty.validate().unwrap_err(),
+            ];
+            for e in errors {
+                assert_eq!(e.reason, Reason::MissingKey, "{e:?}");
+                assert!(e.detail.contains(a.label()), "{e:?}");
+            }
+        }
+    }
+
+    /// libssl then tells the peer that its share was at fault (illegal_parameter), not this side.
+    #[test]
+    fn a_share_that_is_no_point_of_the_curve_is_refused_when_it_comes() {
+        for a in &ALGORITHMS {
+            let Kem(_, Some(h)) = a.primitive else { continue };
+            if h.curve == Curve::X25519 {
+                continue; // each of its shares is one
+            }
+            let mut peer = Key::empty(provider(), a);
+            peer.generate(None).unwrap();
+            Key::empty(provider(), a).set_public(&peer.public).unwrap();
+            let [mut off, mut hybrid_form] = [(); 2].map(|()| peer.public.clone());
+            off[h.curve.public_key() - 1] ^= 1;
+            hybrid_form[0] = 6 + (peer.public[h.curve.public_key() - 1] & 1);
+            for share in [off, hybrid_form] {
+                let mut key = Key::empty(provider(), a);
+                assert_eq!(key.set_public(&share).unwrap_err().reason, Reason::InvalidKey, "{}", a.label());
+                assert!(!key.has_public());
+            }
+        }
+    }
+}

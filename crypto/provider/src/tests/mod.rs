@@ -10,7 +10,7 @@ mod loading;
 mod randomness;
 mod signature;
 mod stack_use;
-mod support;
+pub mod support;
 mod table;
 #[cfg(target_arch = "x86_64")]
 mod without_avx;
