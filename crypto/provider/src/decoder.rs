@@ -3,6 +3,7 @@
 use crate::{
     algorithm::{for_each_algorithm, ALGORITHMS, COUNT},
     der,
+    encoder::selects,
     key::Key,
     keymgmt,
     openssl::abi::{
@@ -21,7 +22,7 @@ macro_rules! table {
                     &[
                         entry!(id::NEWCTX, new_context),
                         entry!(id::FREECTX, free_context),
-                        entry!(id::DOES_SELECTION, does_selection::<$private>),
+                        entry!(id::DOES_SELECTION, selects::<$private>),
                         entry!(id::DECODE, decode::<$index, $private>),
                         entry!(id::EXPORT_OBJECT, export_object),
                         Dispatch::END,
@@ -41,12 +42,6 @@ unsafe extern "C" fn new_context(provider: Opaque) -> Opaque {
 }
 
 unsafe extern "C" fn free_context(_: Opaque) {}
-
-unsafe extern "C" fn does_selection<const PRIVATE: bool>(_: Opaque, selection: c_int) -> c_int {
-    let wants_private = selection & select::PRIVATE_KEY != 0;
-    let wants_public = selection & select::PUBLIC_KEY != 0;
-    (selection == 0 || if PRIVATE { wants_private } else { wants_public }) as c_int
-}
 
 unsafe extern "C" fn decode<const INDEX: usize, const PRIVATE: bool>(
     context: Opaque,

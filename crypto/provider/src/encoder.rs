@@ -7,7 +7,7 @@ use crate::{
     keymgmt::{self, OwnedKey},
     openssl::{
         abi::{c_int, encoder as id, entry, select, Dispatch, Opaque, Param, PassphraseCallback},
-        params::Params,
+        params::{Mismatch, Params},
     },
     provider::Provider,
 };
@@ -22,7 +22,7 @@ pub struct Form {
 }
 
 macro_rules! form {
-    ($format:literal, $structure:literal, $encode:expr, $private:literal) => {
+    ($format:literal, $structure:literal, $encode:expr, $selects:expr) => {
         Form {
             format: $format,
             structure: $structure,
@@ -31,7 +31,7 @@ macro_rules! form {
                 entry!(id::FREECTX, free_context),
                 entry!(id::SET_CTX_PARAMS, set_params),
                 entry!(id::SETTABLE_CTX_PARAMS, settable),
-                entry!(id::DOES_SELECTION, does_selection::<$private>),
+                entry!(id::DOES_SELECTION, $selects),
                 entry!(id::ENCODE, $encode),
                 entry!(id::IMPORT_OBJECT, import_object),
                 entry!(id::FREE_OBJECT, keymgmt::free),
@@ -41,14 +41,15 @@ macro_rules! form {
     };
 }
 
+/// Of those that may be, OpenSSL takes the last: who names no structure and no cipher wants no EncryptedPrivateKeyInfo.
 pub static FORMS: [Form; 7] = [
-    form!("der", "PrivateKeyInfo", private_der::<false>, true),
-    form!("pem", "PrivateKeyInfo", private_pem::<false>, true),
-    form!("der", "EncryptedPrivateKeyInfo", private_der::<true>, true),
-    form!("pem", "EncryptedPrivateKeyInfo", private_pem::<true>, true),
-    form!("der", "SubjectPublicKeyInfo", public_der, false),
-    form!("pem", "SubjectPublicKeyInfo", public_pem, false),
-    form!("text", "", text, false),
+    form!("der", "EncryptedPrivateKeyInfo", private_der::<true>, selects::<true>),
+    form!("pem", "EncryptedPrivateKeyInfo", private_pem::<true>, selects::<true>),
+    form!("der", "PrivateKeyInfo", private_der::<false>, selects::<true>),
+    form!("pem", "PrivateKeyInfo", private_pem::<false>, selects::<true>),
+    form!("der", "SubjectPublicKeyInfo", public_der, selects::<false>),
+    form!("pem", "SubjectPublicKeyInfo", public_pem, selects::<false>),
+    form!("text", "", text, selects_any),
 ];
 
 struct Context {
@@ -75,21 +76,19 @@ unsafe extern "C" fn settable(_: Opaque) -> *const Param {
 }
 
 unsafe extern "C" fn set_params(context: Opaque, params: *const Param) -> c_int {
-    let (context, params) = (&mut *context.cast::<Context>(), Params::new(params));
-    if params.asks_for(c"cipher") {
-        context.cipher = params.string(c"cipher").map(Into::into);
-    }
-    if params.asks_for(c"properties") {
-        context.properties = params.string(c"properties").map(Into::into);
-    }
-    1
+    (*context.cast::<Context>()).set(Params::new(params)).is_ok() as c_int
 }
 
-/// A form of private keys serves a selection with one; a form of public keys any with a public key and no more.
-unsafe extern "C" fn does_selection<const PRIVATE: bool>(_: Opaque, selection: c_int) -> c_int {
-    let has_private = selection & select::PRIVATE_KEY != 0;
-    let has_public = selection & select::PUBLIC_KEY != 0;
-    (selection == 0 || if PRIVATE { has_private } else { has_private || has_public }) as c_int
+/// Whether a structure of private keys, or one of public keys, is what is asked for. A private key implies its public one, as
+/// with OpenSSL's own encoders and decoders: whoever asks for both does not get the public key alone.
+pub unsafe extern "C" fn selects<const PRIVATE: bool>(_: Opaque, selection: c_int) -> c_int {
+    let private = selection & select::PRIVATE_KEY != 0;
+    let public = selection & select::PUBLIC_KEY != 0;
+    (selection == 0 || if PRIVATE { private } else { public && !private }) as c_int
+}
+
+unsafe extern "C" fn selects_any(_: Opaque, selection: c_int) -> c_int {
+    (selection == 0 || selection & select::KEYPAIR != 0) as c_int
 }
 
 /// A key of another provider, to be written by this one.
@@ -121,6 +120,17 @@ impl Passphrase {
 }
 
 impl Context {
+    fn set(&mut self, params: Params) -> std::result::Result<(), Mismatch> {
+        let (cipher, properties) = (params.string(c"cipher")?, params.string(c"properties")?);
+        if params.asks_for(c"cipher") {
+            self.cipher = cipher.map(Into::into);
+        }
+        if params.asks_for(c"properties") {
+            self.properties = properties.map(Into::into);
+        }
+        Ok(())
+    }
+
     fn identifier(&self, key: &Key) -> Result<&'static [u8]> {
         self.provider.registered(key.algorithm).identifier.as_deref().ok_or_else(|| {
             Error::new(Reason::UnsupportedParameter, format!("{} has no object identifier", key.algorithm.name))

@@ -174,13 +174,10 @@ unsafe extern "C" fn settable(_: Opaque) -> *const Param {
 
 unsafe extern "C" fn set_params(key: Opaque, params: *const Param) -> c_int {
     let key = borrow_mut(key);
-    match Params::new(params).octets(c"encoded-pub-key") {
-        None => 1,
-        Some(share) => {
-            let result = key.set_share(share);
-            key.provider.reported(result).is_some() as c_int
-        }
-    }
+    let Ok(share) = Params::new(params).octets(c"encoded-pub-key") else { return 0 };
+    let Some(share) = share else { return 1 };
+    let result = key.set_share(share);
+    key.provider.reported(result).is_some() as c_int
 }
 
 unsafe extern "C" fn has(key: Opaque, selection: c_int) -> c_int {
@@ -221,11 +218,11 @@ unsafe extern "C" fn transfer_types(selection: c_int) -> *const Param {
 
 unsafe extern "C" fn import(key: Opaque, selection: c_int, params: *const Param) -> c_int {
     let (key, params) = (borrow_mut(key), Params::new(params));
-    let private = if selection & select::PRIVATE_KEY != 0 { params.octets(c"priv") } else { None };
+    let private = if selection & select::PRIVATE_KEY != 0 { params.octets(c"priv") } else { Ok(None) };
     let imported = match (private, params.octets(c"pub")) {
-        (Some(bytes), _) => Key::from_private_bytes(key.provider, key.algorithm, bytes),
-        (None, Some(bytes)) => Key::from_public_bytes(key.provider, key.algorithm, bytes),
-        (None, None) => return 0,
+        (Ok(Some(bytes)), Ok(_)) => Key::from_private_bytes(key.provider, key.algorithm, bytes),
+        (Ok(None), Ok(Some(bytes))) => Key::from_public_bytes(key.provider, key.algorithm, bytes),
+        _ => return 0,
     };
     match key.provider.reported(imported) {
         Some(imported) => {

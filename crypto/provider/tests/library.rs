@@ -9,6 +9,10 @@ use libcrypto::{fibre, Context, Key};
 use oqsprovider::{
     algorithm::{Algorithm, ALGORITHMS},
     der,
+    openssl::abi::{
+        select::{KEYPAIR, PRIVATE_KEY, PUBLIC_KEY},
+        Param,
+    },
 };
 use std::{
     collections::HashSet,
@@ -313,9 +317,57 @@ fn an_encrypted_key_is_never_written_without_a_cipher() {
     let context = Context::new(dir.path());
     for a in families().filter(|a| a.oid.is_some()) {
         let key = context.generate(a).unwrap();
-        assert_eq!(key.encode(c"PrivateKeyInfo").unwrap(), key.private_der());
-        let error = key.encode(c"EncryptedPrivateKeyInfo").unwrap_err();
+        assert_eq!(key.encode(PRIVATE_KEY, Some(c"PrivateKeyInfo"), &[]).unwrap(), key.private_der());
+        let error = key.encode(PRIVATE_KEY, Some(c"EncryptedPrivateKeyInfo"), &[]).unwrap_err();
         assert!(error.contains("without a cipher") && error.contains(a.name), "{error}");
+    }
+}
+
+/// As by OpenSSL's own encoders and decoders: a private key has its public one with it, not the other way round.
+#[test]
+fn who_asks_for_a_pair_does_not_get_the_public_key_alone() {
+    let dir = Dir::new();
+    let context = Context::new(dir.path());
+    let names = families().filter(|a| a.oid.is_some()).map(|a| a.name);
+    for name in names.chain(["ML-DSA-44"]) {
+        let key = context.generate_by_name(name).unwrap();
+        let (private, public) = (key.private_der(), key.public_der());
+        for (selection, want) in [(PRIVATE_KEY, &private), (KEYPAIR, &private), (PUBLIC_KEY, &public)] {
+            assert_eq!(&key.encode(selection, None, &[]).unwrap(), want, "{name}: {selection}");
+        }
+        for selection in [0, PUBLIC_KEY] {
+            assert_eq!(context.decode_selected(&public, selection).unwrap().public_der(), public, "{name}");
+        }
+        for selection in [0, PRIVATE_KEY, KEYPAIR] {
+            assert_eq!(context.decode_selected(&private, selection).unwrap().private_der(), private, "{name}");
+        }
+        assert!(context.decode_selected(&public, KEYPAIR).is_err(), "{name}: there is no private key");
+    }
+}
+
+/// Or a key that was to be encrypted would be in plain in a file.
+#[test]
+fn a_cipher_is_used_or_refused_whatever_its_type() {
+    let dir = Dir::new();
+    let context = Context::new(dir.path());
+    let cipher = c"AES-256-CBC";
+    let pointer = cipher.as_ptr();
+    for name in ["falcon512", "ML-DSA-44"] {
+        let key = context.generate_by_name(name).unwrap();
+        let encoded = |param: Param| key.encode(PRIVATE_KEY, Some(c"PrivateKeyInfo"), &[param, Param::END]);
+        let by_pointer = Param {
+            data: (&raw const pointer).cast_mut().cast(),
+            data_size: cipher.count_bytes(),
+            ..Param::string_pointer_named(c"cipher")
+        };
+        for param in [Param::string(c"cipher", cipher), by_pointer] {
+            let sealed = encoded(param).unwrap();
+            assert!(sealed.len() > key.private_der().len(), "{name}");
+            let pkcs5 = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x05, 0x0d]; // PBES2
+            assert!(sealed[..40].windows(pkcs5.len()).any(|w| w == pkcs5), "{name}");
+        }
+        assert!(encoded(Param::octets(c"cipher", cipher.to_bytes())).is_err(), "{name}");
+        assert_eq!(encoded(Param::string_named(c"cipher")).unwrap(), key.private_der(), "{name}: no cipher");
     }
 }
 

@@ -15,8 +15,8 @@ const UNMODIFIED: usize = usize::MAX;
 #[derive(Clone, Copy)]
 pub struct Params<'a>(*mut Param, PhantomData<&'a Param>);
 
-/// The answer does not fit, or has another type.
-#[derive(Debug)]
+/// A parameter has another type, or does not fit.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch;
 
 impl<'a> Params<'a> {
@@ -44,36 +44,49 @@ impl<'a> Params<'a> {
         self.find(key).is_some()
     }
 
-    pub fn octets(self, key: &CStr) -> Option<&'a [u8]> {
-        let p = self.find(key)?;
+    // What is there and cannot be read is an error: it was asked for, and nobody would know that it was not done.
+
+    pub fn octets(self, key: &CStr) -> Result<Option<&'a [u8]>, Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(None) };
         if p.data_type != OCTET_STRING || p.data.is_null() {
-            return None;
+            return Err(Mismatch);
         }
         // SAFETY: OpenSSL says how long its data is.
-        Some(unsafe { std::slice::from_raw_parts(p.data.cast(), p.data_size) })
+        Ok(Some(unsafe { std::slice::from_raw_parts(p.data.cast(), p.data_size) }))
     }
 
-    /// A signed integer of up to eight bytes: the length is the caller's choice (openssl-pkeyutl(1) has one byte for 1).
-    pub fn integer(self, key: &CStr) -> Option<i64> {
-        let p = self.find(key)?;
-        if p.data_type != INTEGER || p.data.is_null() || !(1..=8).contains(&p.data_size) {
-            return None;
+    /// An integer of up to eight bytes: the length is the caller's choice (openssl-pkeyutl(1) has one byte for 1).
+    pub fn integer(self, key: &CStr) -> Result<Option<i64>, Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(None) };
+        if ![INTEGER, UNSIGNED_INTEGER].contains(&p.data_type) || p.data.is_null() || !(1..=8).contains(&p.data_size) {
+            return Err(Mismatch);
         }
         // SAFETY: OpenSSL says how long its data is.
         let bytes = unsafe { std::slice::from_raw_parts(p.data.cast::<u8>(), p.data_size) };
-        let negative = bytes[bytes.len() - 1] & 0x80 != 0; // in the order of little-endian machines
+        let high = bytes[bytes.len() - 1] & 0x80 != 0; // in the order of little-endian machines
+        let negative = high && p.data_type == INTEGER;
         let mut extended = [if negative { 0xff } else { 0 }; 8];
         extended[..bytes.len()].copy_from_slice(bytes);
-        Some(i64::from_le_bytes(extended))
+        let value = i64::from_le_bytes(extended);
+        if (value < 0) == negative {
+            Ok(Some(value))
+        } else {
+            Err(Mismatch)
+        }
     }
 
-    pub fn string(self, key: &CStr) -> Option<&'a CStr> {
-        let p = self.find(key)?;
-        if p.data_type != UTF8_STRING || p.data.is_null() {
-            return None;
-        }
+    /// Without data there is none: OSSL_ENCODER_CTX_set_cipher(3) takes a cipher away in this way.
+    pub fn string(self, key: &CStr) -> Result<Option<&'a CStr>, Mismatch> {
+        let Some(p) = self.find(key) else { return Ok(None) };
+        let text = match p.data_type {
+            UTF8_STRING => p.data.cast_const().cast::<c_char>(),
+            UTF8_PTR if p.data.is_null() => ptr::null(),
+            // SAFETY: it points to a pointer.
+            UTF8_PTR => unsafe { p.data.cast::<*const c_char>().read_unaligned() },
+            _ => return Err(Mismatch),
+        };
         // SAFETY: OpenSSL ends its strings with a zero.
-        Some(unsafe { CStr::from_ptr(p.data.cast::<c_char>()) })
+        Ok((!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }))
     }
 
     /// Answers an integer, if it is asked for.
@@ -112,12 +125,12 @@ impl<'a> Params<'a> {
     pub fn set_string(self, key: &CStr, value: &CStr) -> Result<(), Mismatch> {
         let Some(p) = self.find(key) else { return Ok(()) };
         p.return_size = value.count_bytes();
+        if p.data.is_null() {
+            return Ok(());
+        }
         if p.data_type == UTF8_PTR {
             // SAFETY: it points to a pointer; who asks this way keeps it for as long as the provider.
             unsafe { p.data.cast::<*const c_char>().write_unaligned(value.as_ptr()) };
-            return Ok(());
-        }
-        if p.data.is_null() {
             return Ok(());
         }
         let bytes = value.to_bytes_with_nul();
@@ -176,5 +189,67 @@ impl Param {
 
     pub fn string(key: &CStr, value: &CStr) -> Param {
         Param::of(key, UTF8_STRING, value.as_ptr().cast(), value.count_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::null;
+
+    /// What is read of one parameter.
+    fn of<T>(param: Param, read: impl FnOnce(Params<'static>) -> T) -> T {
+        // SAFETY: it ends with Param::END, and lives for the call; what is borrowed is the callers'.
+        read(unsafe { Params::new([param, Param::END].as_ptr()) })
+    }
+
+    #[test]
+    fn what_is_of_another_type_is_told_apart_from_what_is_not_there() {
+        let octets = || Param::octets(c"k", b"value");
+        let string = || Param::string(c"k", c"value");
+        let integer = || Param::integer(c"k", &1);
+        assert_eq!(of(octets(), |p| p.octets(c"other")), Ok(None));
+        assert_eq!(of(octets(), |p| p.octets(c"k")), Ok(Some(&b"value"[..])));
+        assert_eq!(of(string(), |p| p.octets(c"k")), Err(Mismatch));
+        assert_eq!(of(Param::octets_named(c"k"), |p| p.octets(c"k")), Err(Mismatch), "no data");
+
+        assert_eq!(of(string(), |p| p.string(c"other")), Ok(None));
+        assert_eq!(of(string(), |p| p.string(c"k")), Ok(Some(c"value")));
+        assert_eq!(of(octets(), |p| p.string(c"k")), Err(Mismatch));
+        for named in [Param::string_named(c"k"), Param::string_pointer_named(c"k")] {
+            assert_eq!(of(named, |p| p.string(c"k")), Ok(None), "no data");
+        }
+        for (text, want) in [(c"value".as_ptr(), Some(c"value")), (null(), None)] {
+            let pointer = Param::of(c"k", UTF8_PTR, (&raw const text).cast(), size_of_val(&text));
+            assert_eq!(of(pointer, |p| p.string(c"k")), Ok(want));
+        }
+
+        assert_eq!(of(integer(), |p| p.integer(c"other")), Ok(None));
+        assert_eq!(of(octets(), |p| p.integer(c"k")), Err(Mismatch));
+        let numbers: [(c_uint, &[u8], _); 8] = [
+            (INTEGER, &[1], Ok(Some(1))),
+            (INTEGER, &[0xff], Ok(Some(-1))),
+            (INTEGER, &[0xfe, 0xff, 0xff, 0xff], Ok(Some(-2))),
+            (UNSIGNED_INTEGER, &[0xff], Ok(Some(255))),
+            (UNSIGNED_INTEGER, &[1, 0, 0, 0], Ok(Some(1))),
+            (UNSIGNED_INTEGER, &[0xff; 8], Err(Mismatch)),
+            (INTEGER, &[], Err(Mismatch)),
+            (INTEGER, &[1, 0, 0, 0, 0, 0, 0, 0, 0], Err(Mismatch)),
+        ];
+        for (kind, bytes, want) in numbers {
+            let number = Param::of(c"k", kind, bytes.as_ptr().cast(), bytes.len());
+            assert_eq!(of(number, |p| p.integer(c"k")), want, "{bytes:?}");
+        }
+    }
+
+    /// OSSL_PARAM(3): who has no room for an answer asks for its size.
+    #[test]
+    fn an_answer_without_room_is_its_size() {
+        for named in [Param::string_named(c"k"), Param::string_pointer_named(c"k")] {
+            let mut asked = [named, Param::END];
+            // SAFETY: it ends with Param::END.
+            assert_eq!(unsafe { Params::new(asked.as_mut_ptr()) }.set_string(c"k", c"value"), Ok(()));
+            assert_eq!(asked[0].return_size, 5);
+        }
     }
 }

@@ -32,7 +32,8 @@ unsafe extern "C" fn init(operation: Opaque, key: Opaque, params: *const Param) 
 }
 
 unsafe extern "C" fn set_params(operation: Opaque, params: *const Param) -> c_int {
-    let Some(ikme) = Params::new(params).octets(c"ikme") else { return 1 };
+    let Ok(ikme) = Params::new(params).octets(c"ikme") else { return 0 };
+    let Some(ikme) = ikme else { return 1 };
     let Ok(ikme) = ikme.try_into() else { return 0 };
     Encapsulation::borrow(operation).settings = Some(Zeroizing::new(ikme));
     1

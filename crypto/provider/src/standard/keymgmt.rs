@@ -71,8 +71,14 @@ fn into_raw(key: OwnedKey) -> Opaque {
 }
 
 /// # Safety
-/// `key` is one of `into_raw`, not freed yet, and nobody else changes it meanwhile.
-unsafe fn borrow<'a>(key: Opaque) -> &'a mut OwnedKey {
+/// `key` is one of `into_raw`, not freed yet, and nobody changes it meanwhile.
+unsafe fn borrow<'a>(key: Opaque) -> &'a OwnedKey {
+    &*key.cast()
+}
+
+/// # Safety
+/// `key` is one of `into_raw`, not freed yet, and nobody else uses it meanwhile.
+unsafe fn borrow_mut<'a>(key: Opaque) -> &'a mut OwnedKey {
     &mut *key.cast()
 }
 
@@ -108,7 +114,8 @@ unsafe extern "C" fn gen_init<const INDEX: usize>(context: Opaque, selection: c_
 unsafe extern "C" fn gen_set_params(generation: Opaque, params: *const Param) -> c_int {
     let generation = &mut *generation.cast::<Generation>();
     let algorithm = generation.key.algorithm;
-    let Some(seed) = Params::new(params).octets(c"seed") else { return 1 };
+    let Ok(seed) = Params::new(params).octets(c"seed") else { return 0 };
+    let Some(seed) = seed else { return 1 };
     let want = match algorithm.primitive {
         Kem(_, None) => MlKem::SEED,
         Kem(_, Some(_)) => return 0,
@@ -197,8 +204,9 @@ unsafe extern "C" fn settable(_: Opaque) -> *const Param {
 }
 
 unsafe extern "C" fn set_params(key: Opaque, params: *const Param) -> c_int {
-    let key = borrow(key);
-    let Some(share) = Params::new(params).octets(c"encoded-pub-key") else { return 1 };
+    let key = borrow_mut(key);
+    let Ok(share) = Params::new(params).octets(c"encoded-pub-key") else { return 0 };
+    let Some(share) = share else { return 1 };
     if key.has_public() {
         return 0; // a key does not change
     }
@@ -242,12 +250,15 @@ unsafe extern "C" fn transfer_types(selection: c_int) -> *const Param {
 }
 
 unsafe extern "C" fn import(key: Opaque, selection: c_int, params: *const Param) -> c_int {
-    let (key, params) = (borrow(key), Params::new(params));
+    let (key, params) = (borrow_mut(key), Params::new(params));
     if selection & select::KEYPAIR == 0 || key.has_public() {
         return 0;
     }
-    let private = |name| (selection & select::PRIVATE_KEY != 0).then(|| params.octets(name)).flatten();
-    let result = key.import(private(c"seed"), private(c"priv"), params.octets(c"pub"));
+    let private = |name| if selection & select::PRIVATE_KEY != 0 { params.octets(name) } else { Ok(None) };
+    let (Ok(seed), Ok(private), Ok(public)) = (private(c"seed"), private(c"priv"), params.octets(c"pub")) else {
+        return 0;
+    };
+    let result = key.import(seed, private, public);
     key.provider.reported(result).is_some() as c_int
 }
 

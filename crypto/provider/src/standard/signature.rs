@@ -4,7 +4,7 @@ use super::operation::{slice, Operation};
 use crate::{
     openssl::{
         abi::{c_char, c_int, entry, signature as id, Dispatch, Opaque, Param},
-        params::Params,
+        params::{Mismatch, Params},
     },
     primitives::fast::{Input, MlDsa},
 };
@@ -55,27 +55,7 @@ unsafe extern "C" fn digest_init(operation: Opaque, name: *const c_char, key: Op
 }
 
 unsafe extern "C" fn set_params(operation: Opaque, params: *const Param) -> c_int {
-    let (settings, params) = (&mut SignatureOperation::borrow(operation).settings, Params::new(params));
-    if let Some(context) = params.octets(c"context-string") {
-        if context.len() > 255 {
-            return 0;
-        }
-        settings.context = context.to_vec();
-    }
-    if let Some(entropy) = params.octets(c"test-entropy") {
-        let Ok(entropy) = entropy.try_into() else { return 0 };
-        settings.entropy = Some(entropy);
-    }
-    if let Some(n) = params.integer(c"deterministic") {
-        settings.deterministic = n == 1;
-    }
-    if let Some(n) = params.integer(c"message-encoding") {
-        settings.formatted = n == 0;
-    }
-    if let Some(n) = params.integer(c"mu") {
-        settings.mu = n != 0;
-    }
-    1
+    SignatureOperation::borrow(operation).settings.set(Params::new(params)).is_ok() as c_int
 }
 
 unsafe extern "C" fn settable(_: Opaque, _: Opaque) -> *const Param {
@@ -91,6 +71,28 @@ unsafe extern "C" fn settable(_: Opaque, _: Opaque) -> *const Param {
 }
 
 impl Signing {
+    fn set(&mut self, params: Params) -> Result<(), Mismatch> {
+        if let Some(context) = params.octets(c"context-string")? {
+            if context.len() > 255 {
+                return Err(Mismatch);
+            }
+            self.context = context.to_vec();
+        }
+        if let Some(entropy) = params.octets(c"test-entropy")? {
+            self.entropy = Some(entropy.try_into().map_err(|_| Mismatch)?);
+        }
+        if let Some(n) = params.integer(c"deterministic")? {
+            self.deterministic = n == 1;
+        }
+        if let Some(n) = params.integer(c"message-encoding")? {
+            self.formatted = n == 0;
+        }
+        if let Some(n) = params.integer(c"mu")? {
+            self.mu = n != 0;
+        }
+        Ok(())
+    }
+
     fn input<'a>(&'a self, message: &'a [u8]) -> Input<'a> {
         match self {
             Signing { mu: true, .. } => Input::Mu(message),

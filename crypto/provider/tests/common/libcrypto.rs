@@ -1,7 +1,7 @@
 //! The part of libcrypto that the tests call.
 #![allow(non_camel_case_types)]
 
-use oqsprovider::{algorithm::Algorithm, der};
+use oqsprovider::{algorithm::Algorithm, der, openssl::abi::Param};
 use std::{
     ffi::{c_char, c_int, c_ulong, c_void, CStr, CString},
     path::Path,
@@ -64,8 +64,21 @@ extern "C" {
         structure: *const c_char,
         propq: *const c_char,
     ) -> Ptr;
+    fn OSSL_ENCODER_CTX_set_params(ctx: Ptr, params: *const Param) -> c_int;
+    fn OSSL_ENCODER_CTX_set_passphrase(ctx: Ptr, passphrase: *const u8, len: usize) -> c_int;
     fn OSSL_ENCODER_CTX_free(ctx: Ptr);
     fn OSSL_ENCODER_to_data(ctx: Ptr, data: *mut *mut u8, len: *mut usize) -> c_int;
+    fn OSSL_DECODER_CTX_new_for_pkey(
+        key: *mut Ptr,
+        input: *const c_char,
+        structure: *const c_char,
+        kind: *const c_char,
+        selection: c_int,
+        ctx: Ptr,
+        propq: *const c_char,
+    ) -> Ptr;
+    fn OSSL_DECODER_CTX_free(ctx: Ptr);
+    fn OSSL_DECODER_from_data(ctx: Ptr, data: *mut *const u8, len: *mut usize) -> c_int;
     fn PEM_read_bio_PUBKEY_ex(b: Ptr, out: *mut Ptr, cb: Ptr, arg: Ptr, ctx: Ptr, propq: *const c_char) -> Ptr;
     fn i2d_PUBKEY(key: Ptr, out: *mut *mut u8) -> c_int;
     fn i2d_PrivateKey(key: Ptr, out: *mut *mut u8) -> c_int;
@@ -124,7 +137,12 @@ impl Context {
     }
 
     pub fn generate(&self, algorithm: &Algorithm) -> Result<Key, String> {
-        let name = CString::new(algorithm.name).unwrap();
+        self.generate_by_name(algorithm.name)
+    }
+
+    /// Also of algorithms that OpenSSL has.
+    pub fn generate_by_name(&self, name: &str) -> Result<Key, String> {
+        let name = CString::new(name).unwrap();
         // SAFETY: these kinds have no variable argument.
         let key = unsafe { EVP_PKEY_Q_keygen(self.ctx, null(), name.as_ptr()) };
         if key.is_null() {
@@ -147,6 +165,21 @@ impl Context {
         };
         if key.is_null() {
             return Err(errors());
+        }
+        Ok(Key { ctx: self.ctx, key })
+    }
+
+    /// A key from DER, of which there are to be those parts: it may be of any structure.
+    pub fn decode_selected(&self, der: &[u8], selection: c_int) -> Result<Key, String> {
+        let (mut key, mut data, mut len) = (null_mut(), der.as_ptr(), der.len());
+        // SAFETY: the length is the slice's.
+        unsafe {
+            ERR_clear_error();
+            let input = c"DER".as_ptr();
+            let ctx = OSSL_DECODER_CTX_new_for_pkey(&mut key, input, null(), null(), selection, self.ctx, null());
+            let ok = OSSL_DECODER_from_data(ctx, &mut data, &mut len);
+            OSSL_DECODER_CTX_free(ctx);
+            check("decoding", ok)?;
         }
         Ok(Key { ctx: self.ctx, key })
     }
@@ -241,16 +274,23 @@ impl Key {
         }
     }
 
-    /// The private key in a structure, without a cipher.
-    pub fn encode(&self, structure: &CStr) -> Result<Vec<u8>, String> {
-        const PRIVATE_KEY: c_int = 1;
+    /// Those parts of the key, in a structure if one is named, with parameters for the encoder.
+    pub fn encode(&self, selection: c_int, structure: Option<&CStr>, params: &[Param]) -> Result<Vec<u8>, String> {
         let (mut data, mut len) = (null_mut(), 0);
         // SAFETY: libcrypto allocates what it returns.
         unsafe {
             ERR_clear_error();
-            let der = c"DER".as_ptr();
-            let ctx = OSSL_ENCODER_CTX_new_for_pkey(self.key, PRIVATE_KEY, der, structure.as_ptr(), null());
-            let ok = OSSL_ENCODER_to_data(ctx, &mut data, &mut len);
+            let (der, structure) = (c"DER".as_ptr(), structure.map_or(null(), CStr::as_ptr));
+            let ctx = OSSL_ENCODER_CTX_new_for_pkey(self.key, selection, der, structure, null());
+            assert_eq!(OSSL_ENCODER_CTX_set_passphrase(ctx, b"pass".as_ptr(), 4), 1);
+            let mut ok = 1;
+            if let [.., end] = params {
+                assert!(end.key.is_null());
+                ok = OSSL_ENCODER_CTX_set_params(ctx, params.as_ptr());
+            }
+            if ok == 1 {
+                ok = OSSL_ENCODER_to_data(ctx, &mut data, &mut len);
+            }
             OSSL_ENCODER_CTX_free(ctx);
             check("encoding", ok)?;
             let bytes = std::slice::from_raw_parts(data, len).to_vec();
