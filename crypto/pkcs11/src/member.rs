@@ -199,9 +199,13 @@ struct Queue {
     /// Sessions that are open, and those that are being opened.
     open: usize,
     opening: usize,
-    /// When a member that is down is tried again, and whether a worker does so now.
+    /// When a member that is down is tried again.
     retry_at: Instant,
-    probing: bool,
+    /// The latest worker that does so, by its number, and until when the others leave it to that one.
+    probing: Option<(u64, Instant)>,
+    probes: u64,
+    /// Workers that do so: those before the latest have had no answer in time.
+    probers: u32,
     /// Time-outs since the last signature: a member that answers checks and hangs in signatures is left alone ever longer.
     hangs: u32,
     /// How often the member went down: sessions from before are closed.
@@ -228,6 +232,28 @@ impl Queue {
     /// Whether there are sessions without one more, or are about to be.
     fn others(&self) -> bool {
         self.state != State::Down && self.open + self.opening > 0
+    }
+
+    /// When a member that is down is tried again by a worker that waits. A call may hang alone, as a check may, while the token
+    /// is back for all others.
+    fn probe_at(&self) -> Instant {
+        self.probing.map_or(self.retry_at, |(_, until)| until.max(self.retry_at))
+    }
+
+    /// A worker tries a member that is down: its number. Where call after call hangs, the next one is made ever later, so that
+    /// workers are left.
+    fn probe(&mut self, now: Instant, timeout: Duration) -> u64 {
+        self.probes += 1;
+        self.probing = Some((self.probes, now + timeout * 5 / 4 * (1 << self.probers.min(6))));
+        self.probers += 1;
+        self.probes
+    }
+
+    fn probed(&mut self, number: u64) {
+        self.probers -= 1;
+        if self.probing.is_some_and(|(latest, _)| latest == number) {
+            self.probing = None;
+        }
     }
 
     fn enter(&mut self, state: State) {
@@ -258,7 +284,9 @@ impl Member {
             open: 0,
             opening: 0,
             retry_at: Instant::now(),
-            probing: false,
+            probing: None,
+            probes: 0,
+            probers: 0,
             hangs: 0,
             failures: 0,
             found: HashSet::new(),
@@ -627,9 +655,9 @@ impl Member {
                     }
                     self.finish(&job, result);
                 }
-                Task::Probe => {
+                Task::Probe(number) => {
                     let up = self.attempt(&mut connection).is_ok();
-                    lock(&self.queue).probing = false;
+                    lock(&self.queue).probed(number);
                     if up {
                         self.went_up();
                     }
@@ -702,12 +730,12 @@ impl Member {
                 wake_at = wake_at.max(connection.open_at);
             }
             match queue.state {
-                State::Down if !queue.probing => {
-                    if queue.retry_at <= now {
-                        queue.probing = true;
-                        return Task::Probe;
+                State::Down => {
+                    let probe_at = queue.probe_at();
+                    if probe_at <= now {
+                        return Task::Probe(queue.probe(now, self.settings.timeout));
                     }
-                    wake_at = wake_at.min(queue.retry_at);
+                    wake_at = probe_at.min(now + self.check_interval);
                 }
                 State::Up if queue.doubted && connection.session.is_some() => {
                     queue.doubted = false;
@@ -732,7 +760,8 @@ impl Member {
 
 enum Task {
     Sign(Arc<Job>),
-    Probe,
+    /// Its number.
+    Probe(u64),
     Check {
         /// Another check hangs.
         doubted: bool,

@@ -28,6 +28,9 @@ pub struct Fake {
     /// How many do.
     pub hanging: AtomicUsize,
     hangs_in_open: AtomicBool,
+    /// The next session that is asked for is waited for until this is over; others are not.
+    one_open_hangs: AtomicBool,
+    open_hangs: AtomicBool,
     checked: AtomicUsize,
     /// Sessions and handles of an earlier generation are not valid.
     generation: AtomicU64,
@@ -70,6 +73,12 @@ struct FakeSession {
 
 impl Token for FakeToken {
     fn open(&self) -> Result<Box<dyn Session>> {
+        if self.0.one_open_hangs.swap(false, SeqCst) {
+            self.0.open_hangs.store(true, SeqCst);
+            while self.0.open_hangs.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
         while self.0.hangs_in_open.load(SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -244,6 +253,7 @@ impl Drop for Two {
     fn drop(&mut self) {
         self.a.hangs.store(false, SeqCst);
         self.a.hangs_in_open.store(false, SeqCst);
+        self.a.open_hangs.store(false, SeqCst);
         self.b.hangs.store(false, SeqCst);
         assert!(self.pool.stop(Duration::from_secs(60)), "all workers end");
     }
@@ -523,6 +533,22 @@ fn a_check_that_is_slow_takes_no_member_down() {
 }
 
 /// A library may do one thing at a time, and a key take it long.
+/// A call into a device that was pulled out may never return, though the device is back.
+#[test]
+fn a_member_is_up_again_though_the_first_that_tried_it_hangs() {
+    let two = Two::impatient(|_, _| {});
+    two.await_states(State::Up, State::Up);
+    two.a.gone.store(true, SeqCst);
+    two.await_states(State::Down, State::Up);
+    two.a.one_open_hangs.store(true, SeqCst);
+    until("it hangs", || two.a.open_hangs.load(SeqCst));
+    two.a.gone.store(false, SeqCst);
+    two.await_states(State::Up, State::Up);
+    two.sign().unwrap();
+    assert_eq!(two.signed().0, 1);
+    assert!(two.a.open_hangs.load(SeqCst), "the call is not over yet");
+}
+
 #[test]
 fn a_member_that_makes_a_key_is_not_down_because_its_checks_wait() {
     let two = Two::impatient(|_, _| {});
