@@ -34,9 +34,9 @@ use std::{
     ptr::null_mut,
     sync::{
         atomic::{AtomicBool, AtomicPtr, Ordering},
-        Arc,
+        Arc, OnceLock,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What C_Initialize made, and for which process: threads do not survive a fork.
@@ -46,16 +46,18 @@ struct Instance {
     modules: library::Modules,
     status: Option<status::Writer>,
     finalised: AtomicBool,
+    /// Until when the end of the program waits for its threads, once it has begun.
+    end: OnceLock<Instant>,
     /// The one before: finalised, or of the process that this one was forked from.
     _before: *mut Instance,
 }
 
 impl Instance {
     /// Ends its threads. True if none of them is in a library any more.
-    fn stop(&self) -> bool {
-        let stopped = self.slot.pool.stop(STOP_TIME);
+    fn stop(&self, time: Duration) -> bool {
+        let stopped = self.slot.pool.stop(time);
         if let Some(status) = &self.status {
-            status.stop(STOP_TIME);
+            status.stop(time);
         }
         stopped
     }
@@ -140,20 +142,21 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
         stop_at_exit();
         status::Writer::start(dir, &config.label, status::INTERVAL, pool.observer(), log)
     });
-    let (slot, finalised) =
-        (Slot::new(&config, keys::Keys::new(&config.keys, Some(file)), pool), AtomicBool::new(false));
-    Ok(Instance { process: process(), slot, modules, status, finalised, _before: before })
+    let slot = Slot::new(&config, keys::Keys::new(&config.keys, Some(file)), pool);
+    let (finalised, end) = (AtomicBool::new(false), OnceLock::new());
+    Ok(Instance { process: process(), slot, modules, status, finalised, end, _before: before })
 }
 
 /// How long the end of a program waits for members.
 const STOP_TIME: Duration = Duration::from_secs(1);
 
 /// Libraries tidy up when a program ends. None of our threads must be in one then, and the last handler is called first:
-/// this one is added again after each library's.
+/// this one is added again after each library's. All of them together wait as long as one.
 fn stop_at_exit() {
     extern "C" fn stop() {
         if let Ok(instance) = instance() {
-            instance.stop();
+            let end = *instance.end.get_or_init(|| Instant::now() + STOP_TIME);
+            instance.stop(end.saturating_duration_since(Instant::now()));
         }
     }
     // SAFETY: the module stays mapped. Without room for the handler there is nothing to be done.
@@ -184,7 +187,7 @@ unsafe extern "C" fn initialize(args: *mut c_void) -> CK_RV {
                 Ok(_) => CKR_OK,
                 Err(_) => {
                     // Another thread was faster.
-                    (*new).stop();
+                    (*new).stop(STOP_TIME);
                     CKR_CRYPTOKI_ALREADY_INITIALIZED
                 }
             }
@@ -203,7 +206,7 @@ unsafe extern "C" fn finalize(reserved: *mut c_void) -> CK_RV {
     code(instance().map(|instance| {
         instance.finalised.store(true, Ordering::Release);
         instance.slot.close_all_sessions();
-        if instance.stop() {
+        if instance.stop(STOP_TIME) {
             instance.modules.finalise();
         }
     }))

@@ -10,7 +10,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io,
+    io, mem,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     ptr::{null_mut, NonNull},
@@ -35,7 +35,8 @@ pub struct Module {
     /// A device of it failed since it was initialised: that is done anew as soon as nobody uses it, for some libraries look
     /// for their devices only then. Not behind the lock, which a library that hangs while it is initialised never returns.
     stale: AtomicBool,
-    /// Told when a library has put another handler behind the end of the program.
+    /// Told when a library may have put another handler before the end of the program: when it is loaded, and initialised for
+    /// the first time.
     loaded: fn(),
     /// Who has a session, or is about to: with none, the library may be initialised anew.
     users: AtomicUsize,
@@ -45,6 +46,8 @@ pub struct Module {
 struct Loaded {
     functions: Option<Functions>,
     initialised: bool,
+    /// It was, and that was told.
+    told: bool,
     /// It was initialised already: somebody else in the program uses it, and it is not ours to finalise.
     shared: bool,
 }
@@ -95,7 +98,7 @@ impl Module {
         // SAFETY: a place for one pointer.
         let code = unsafe { get.map_err(failed)?(&mut table) };
         // It is never unloaded: it may have threads.
-        std::mem::forget(library);
+        mem::forget(library);
         match NonNull::new(table) {
             Some(table) if code == CKR_OK => Ok(Functions(table)),
             _ => Err(Failure::new(code, "C_GetFunctionList")),
@@ -134,7 +137,10 @@ impl Module {
         if !state.initialised {
             state.shared = Module::initialise(functions)?;
             state.initialised = true;
-            (self.loaded)();
+            // A token that stays away has it done anew with each attempt: handlers would pile up.
+            if !mem::replace(&mut state.told, true) {
+                (self.loaded)();
+            }
         }
         Ok(functions)
     }

@@ -12,7 +12,9 @@ use common::{
 use cryptoki_sys::*;
 use qtls_pkcs11::verdict::{name, table, Verdict};
 use std::{
-    fs,
+    env, fs,
+    io::{self, Write},
+    process::{exit, Command, Stdio},
     ptr::null_mut,
     sync::atomic::{
         AtomicBool, AtomicU64,
@@ -403,6 +405,43 @@ fn the_end_does_not_wait_for_a_call_that_hangs() {
     until("the other's sessions are closed", || b.open.load(SeqCst) == 0);
     a.sign.hang.store(0, SeqCst);
     until("the call is over, and its session closed", || a.open.load(SeqCst) == 0);
+}
+
+/// Libraries have handlers called when a program ends, and have put them there whenever they were initialised, as may be.
+#[test]
+fn the_end_of_a_program_waits_for_a_call_that_hangs_once() {
+    const PROGRAM: &str = "QTLS_PKCS11_TEST_PROGRAM";
+    if let Some(configuration) = env::var_os(PROGRAM) {
+        // It signs when it is told to, and ends.
+        let module = Module::started(configuration.as_ref());
+        for _ in io::stdin().lines().map_while(Result::ok) {
+            let _ = one(&module);
+        }
+        exit(0);
+    }
+    let slot = Slot::new("ordered", &[IMPATIENT, PATIENT]);
+    let a = slot.members[0];
+    a.take_away(CKR_TOKEN_NOT_PRESENT);
+    let mut program = Command::new(env::current_exe().unwrap())
+        .args(["the_end_of_a_program_waits_for_a_call_that_hangs_once", "--exact", "--nocapture"])
+        .env(PROGRAM, slot.dir.join("qtls.conf"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = program.stdin.take().unwrap();
+    until("it is initialised again and again", || a.initialize.calls.load(SeqCst) > 20);
+    a.put_back();
+    a.sign.hang.store(1, SeqCst);
+    until("it hangs", || {
+        input.write_all(b"sign\n").unwrap();
+        thread::sleep(Duration::from_millis(20));
+        a.sign.inside.load(SeqCst) > 0
+    });
+    drop(input);
+    let start = Instant::now();
+    assert!(program.wait().unwrap().success());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
 #[test]
