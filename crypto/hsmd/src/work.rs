@@ -128,7 +128,9 @@ impl Work {
     /// Has a signature made, if the request fits the key.
     fn sign(self: &Arc<Self>, order: Order, key: Arc<Key>) {
         let Request::Sign { key: name, mechanism, data } = &order.request else { return };
-        let failure = if !fits(mechanism, &key.public.kind) {
+        let failure = if !mechanism.has_valid_parameter() {
+            Some(refused(CKR_MECHANISM_PARAM_INVALID, "the parameter of the mechanism fits no key"))
+        } else if !fits(mechanism, &key.public.kind) {
             Some(refused(CKR_KEY_TYPE_INCONSISTENT, format!("key {name} is of another type")))
         } else if data.len() > longest(mechanism, &key.public.kind) {
             Some(refused(CKR_DATA_LEN_RANGE, format!("{} bytes are too many for key {name}", data.len())))

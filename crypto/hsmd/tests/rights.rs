@@ -63,6 +63,21 @@ fn what_does_not_fit_a_key_never_reaches_the_token() {
     let sign = |mechanism, len| Request::Sign { key: key("web"), mechanism, data: vec![1; len] };
     assert_eq!(gateway.refused(&sign(Mechanism::RsaPkcs, 32)).0, CKR_KEY_TYPE_INCONSISTENT);
     assert_eq!(gateway.refused(&sign(Mechanism::Ecdsa, 67)).0, CKR_DATA_LEN_RANGE);
+    let pss = |hash, mgf, salt| Mechanism::RsaPss { hash, mgf, salt };
+    let parameters = [
+        (pss(CKM_SHA256, CKG_MGF1_SHA256, 32), CKR_KEY_TYPE_INCONSISTENT),
+        (pss(CKM_SHA256, CKG_MGF1_SHA256, CK_ULONG::MAX), CKR_MECHANISM_PARAM_INVALID),
+        (pss(CKM_SHA256, CKG_MGF1_SHA256, 1025), CKR_MECHANISM_PARAM_INVALID),
+        (pss(CKM_ECDSA, CKG_MGF1_SHA256, 32), CKR_MECHANISM_PARAM_INVALID),
+        (pss(CKM_SHA256, 0, 32), CKR_MECHANISM_PARAM_INVALID),
+        (Mechanism::MlDsa(Some((CKH_HEDGE_REQUIRED, vec![1; 255]))), CKR_KEY_TYPE_INCONSISTENT),
+        (Mechanism::MlDsa(Some((CKH_HEDGE_REQUIRED, vec![1; 256]))), CKR_MECHANISM_PARAM_INVALID),
+        (Mechanism::MlDsa(Some((CKH_HEDGE_REQUIRED, vec![1; 60_000]))), CKR_MECHANISM_PARAM_INVALID),
+        (Mechanism::MlDsa(Some((3, vec![]))), CKR_MECHANISM_PARAM_INVALID),
+    ];
+    for (mechanism, code) in parameters {
+        assert_eq!(gateway.refused(&sign(mechanism.clone(), 32)).0, code, "{mechanism:?}");
+    }
     assert_eq!(gateway.refused(&Request::Find(key("shop-missing"))).0, CKR_KEY_HANDLE_INVALID);
     assert_eq!(daemon.connect("operator").refused(&Request::Find(key(""))).0, CKR_ARGUMENTS_BAD);
     assert_eq!(daemon.token.signed.load(std::sync::atomic::Ordering::SeqCst), 0);

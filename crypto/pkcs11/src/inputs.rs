@@ -1,6 +1,9 @@
 //! What a program hands over, as Rust has it: pointers checked, parameters copied.
 
-use crate::{slot::Rv, token::Mechanism};
+use crate::{
+    slot::Rv,
+    token::{Mechanism, LONGEST_CONTEXT},
+};
 use cryptoki_sys::*;
 use std::slice;
 
@@ -58,36 +61,33 @@ unsafe fn parameter<T: Copy>(mechanism: &CK_MECHANISM) -> Rv<T> {
     }
 }
 
-/// FIPS 204 allows a context of that many bytes.
-const LONGEST_CONTEXT: CK_ULONG = 255;
-/// More salt than that fits no key.
-const LONGEST_SALT: CK_ULONG = 1024;
-
 /// # Safety
 /// The parameter is there, and what it points to.
 pub unsafe fn mechanism(from: &CK_MECHANISM) -> Rv<Mechanism> {
     let plain = from.pParameter.is_null() && from.ulParameterLen == 0;
-    match from.mechanism {
-        CKM_RSA_PKCS if plain => Ok(Mechanism::RsaPkcs),
-        CKM_RSA_X_509 if plain => Ok(Mechanism::RsaRaw),
-        CKM_ECDSA if plain => Ok(Mechanism::Ecdsa),
+    let mechanism = match from.mechanism {
+        CKM_RSA_PKCS if plain => Mechanism::RsaPkcs,
+        CKM_RSA_X_509 if plain => Mechanism::RsaRaw,
+        CKM_ECDSA if plain => Mechanism::Ecdsa,
         CKM_RSA_PKCS_PSS => {
             let p: CK_RSA_PKCS_PSS_PARAMS = parameter(from)?;
-            if p.sLen > LONGEST_SALT {
-                return Err(CKR_MECHANISM_PARAM_INVALID);
-            }
-            Ok(Mechanism::RsaPss { hash: p.hashAlg, mgf: p.mgf, salt: p.sLen })
+            Mechanism::RsaPss { hash: p.hashAlg, mgf: p.mgf, salt: p.sLen }
         }
-        CKM_ML_DSA if plain => Ok(Mechanism::MlDsa(None)),
+        CKM_ML_DSA if plain => Mechanism::MlDsa(None),
         CKM_ML_DSA => {
             let p: CK_SIGN_ADDITIONAL_CONTEXT = parameter(from)?;
-            if p.ulContextLen > LONGEST_CONTEXT {
-                return Err(CKR_MECHANISM_PARAM_INVALID);
+            if p.ulContextLen > LONGEST_CONTEXT as CK_ULONG {
+                return Err(CKR_MECHANISM_PARAM_INVALID); // before it is read
             }
             let context = bytes(p.pContext, p.ulContextLen).map_err(|_| CKR_MECHANISM_PARAM_INVALID)?;
-            Ok(Mechanism::MlDsa(Some((p.hedgeVariant, context.to_vec()))))
+            Mechanism::MlDsa(Some((p.hedgeVariant, context.to_vec())))
         }
-        CKM_RSA_PKCS | CKM_RSA_X_509 | CKM_ECDSA => Err(CKR_MECHANISM_PARAM_INVALID),
-        _ => Err(CKR_MECHANISM_INVALID),
+        CKM_RSA_PKCS | CKM_RSA_X_509 | CKM_ECDSA => return Err(CKR_MECHANISM_PARAM_INVALID),
+        _ => return Err(CKR_MECHANISM_INVALID),
+    };
+    if mechanism.has_valid_parameter() {
+        Ok(mechanism)
+    } else {
+        Err(CKR_MECHANISM_PARAM_INVALID)
     }
 }

@@ -22,6 +22,40 @@ pub enum Mechanism {
     MlDsa(Option<(CK_HEDGE_TYPE, Vec<u8>)>),
 }
 
+/// FIPS 204 allows a context of that many bytes.
+pub const LONGEST_CONTEXT: usize = 255;
+/// More salt than that fits no key.
+const LONGEST_SALT: CK_ULONG = 1024;
+
+impl Mechanism {
+    /// Whether a token may be asked with this parameter, whatever the key. How its vendor's library takes others nobody knows.
+    pub fn has_valid_parameter(&self) -> bool {
+        match self {
+            Mechanism::RsaPkcs | Mechanism::RsaRaw | Mechanism::Ecdsa | Mechanism::MlDsa(None) => true,
+            Mechanism::RsaPss { hash, mgf, salt } => {
+                let known = matches!(
+                    *hash,
+                    CKM_SHA_1
+                        | CKM_SHA224
+                        | CKM_SHA256
+                        | CKM_SHA384
+                        | CKM_SHA512
+                        | CKM_SHA512_224
+                        | CKM_SHA512_256
+                        | CKM_SHA3_224
+                        | CKM_SHA3_256
+                        | CKM_SHA3_384
+                        | CKM_SHA3_512
+                );
+                known && (CKG_MGF1_SHA1..=CKG_MGF1_SHA3_512).contains(mgf) && *salt <= LONGEST_SALT
+            }
+            Mechanism::MlDsa(Some((hedge, context))) => {
+                *hedge <= CKH_DETERMINISTIC_REQUIRED && context.len() <= LONGEST_CONTEXT
+            }
+        }
+    }
+}
+
 /// One signature to be made.
 #[derive(Clone, Debug)]
 pub struct Request {
