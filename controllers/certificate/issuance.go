@@ -648,7 +648,7 @@ func (i *issuance) accept(cr *cmapi.CertificateRequest, key crypto.Signer) (chai
 			return chain, nil, fmt.Errorf("status.ca: %w", err)
 		}
 	}
-	if chain, err = pki.NewChain(certs[0], slices.Concat(certs[1:], cas)); err != nil {
+	if chain, err = pki.NewChain(certs[0], slices.Concat(certs[1:], cas), i.now); err != nil {
 		return chain, nil, err
 	}
 	anchors := cas

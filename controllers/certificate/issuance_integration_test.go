@@ -85,7 +85,7 @@ func TestTheProvidersAlgorithmsAreIssued(t *testing.T) {
 			t.Errorf("Secret %s holds a key of algorithm %s, names %v", name, pair.Algorithm, pair.Chain[0].DNSNames)
 		}
 		want := pki.Wanted{Key: pair.Key.Public(), Names: pki.Names{DNSNames: []string{"www.example.com"}}}
-		chain, err := pki.NewChain(pair.Chain[0], pair.Chain[1:])
+		chain, err := pki.NewChain(pair.Chain[0], pair.Chain[1:], w.clock.Now())
 		if err == nil {
 			err = chain.Check(want, []*x509.Certificate{anchor}, w.clock.Now())
 		}

@@ -85,7 +85,7 @@ func NewAuthority(certPEM []byte, key func() (crypto.Signer, error), rootPEM []b
 	if err != nil {
 		return nil, err
 	}
-	chain, err := NewChain(own, certs[1:])
+	chain, err := NewChain(own, certs[1:], now)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (a *Authority) inForce(now time.Time) error {
 		switch {
 		case !now.Before(c.NotAfter):
 			return fmt.Errorf("%s %w at %s", which, ErrAuthorityExpired, stamp(c.NotAfter))
-		case c.NotBefore.Sub(now) > skew:
+		case !hasBegun(c, now):
 			return &NotYetValidError{which, c.NotBefore}
 		}
 	}

@@ -26,12 +26,13 @@ type Chain struct {
 
 // NewChain follows the issuers of a leaf among other certificates, in whatever
 // order these are, each used once, and leaves out those that are no part of the
-// chain. Its error is openssl.ErrUnavailable: who signed what could not be found out.
-func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error) {
+// chain. Which of an authority's certificates is in the chain depends on the time
+// now, for one may be there before it is valid. Its error is openssl.ErrUnavailable: who signed what could not be found out.
+func NewChain(leaf *x509.Certificate, others []*x509.Certificate, now time.Time) (Chain, error) {
 	chain := Chain{Certificates: []*x509.Certificate{leaf}, Anchor: leaf}
 	others = slices.Clone(others)
 	for !keypair.SelfSigned(chain.Anchor) {
-		i, err := issuerOf(chain.Anchor, others)
+		i, err := issuerOf(chain.Anchor, others, now)
 		if err != nil {
 			return Chain{}, err
 		}
@@ -50,11 +51,11 @@ func NewChain(leaf *x509.Certificate, others []*x509.Certificate) (Chain, error)
 
 // issuerOf a certificate is the one that signed it, by its index; -1: none did.
 // An authority that was renewed has several, of one name and key: it is the one
-// that is valid longest.
-func issuerOf(c *x509.Certificate, among []*x509.Certificate) (int, error) {
+// that is valid longest, of those that are valid already.
+func issuerOf(c *x509.Certificate, among []*x509.Certificate, now time.Time) (int, error) {
 	found := -1
 	for i, issuer := range among {
-		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) || found >= 0 && !issuer.NotAfter.After(among[found].NotAfter) {
+		if !bytes.Equal(issuer.RawSubject, c.RawIssuer) || found >= 0 && !outlasts(issuer, among[found], now) {
 			continue
 		}
 		if signed, err := signedBy(c, issuer); err != nil {
@@ -65,6 +66,18 @@ func issuerOf(c *x509.Certificate, among []*x509.Certificate) (int, error) {
 	}
 	return found, nil
 }
+
+// outlasts says whether a is to be preferred to b.
+func outlasts(a, b *x509.Certificate, now time.Time) bool {
+	if begun := hasBegun(a, now); begun != hasBegun(b, now) {
+		return begun
+	}
+	return a.NotAfter.After(b.NotAfter)
+}
+
+// hasBegun says whether a certificate is valid already, by a clock that may be a
+// little behind.
+func hasBegun(c *x509.Certificate, now time.Time) bool { return c.NotBefore.Sub(now) <= skew }
 
 // Leaf is the first certificate.
 func (c Chain) Leaf() *x509.Certificate { return c.Certificates[0] }
@@ -90,7 +103,7 @@ func (c Chain) Check(want Wanted, authorities []*x509.Certificate, now time.Time
 		return fmt.Errorf("it lacks %s", missing)
 	case !now.Before(leaf.NotAfter):
 		return fmt.Errorf("it expired at %s", stamp(leaf.NotAfter))
-	case leaf.NotBefore.Sub(now) > skew:
+	case !hasBegun(leaf, now):
 		return fmt.Errorf("it is not valid before %s", stamp(leaf.NotBefore))
 	}
 	if err := want.Describes(leaf); err != nil {

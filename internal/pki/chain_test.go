@@ -28,7 +28,7 @@ func three(t *testing.T) (leaf, middle, top *x509.Certificate) {
 
 func newChain(t testing.TB, leaf *x509.Certificate, others []*x509.Certificate) Chain {
 	t.Helper()
-	chain, err := NewChain(leaf, others)
+	chain, err := NewChain(leaf, others, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,15 @@ func TestChainsAreFoundInAnyOrder(t *testing.T) {
 // rootUntil is a certificate of a root's name and key that was issued a week ago.
 func rootUntil(t *testing.T, algorithm v1alpha1.KeyAlgorithm, end time.Time) *x509.Certificate {
 	t.Helper()
-	const week = 7 * 24 * time.Hour
+	return rootFrom(t, algorithm, now.Add(-7*24*time.Hour), end)
+}
+
+func rootFrom(t *testing.T, algorithm v1alpha1.KeyAlgorithm, begin, end time.Time) *x509.Certificate {
+	t.Helper()
 	k := key(t, algorithm)
 	o := orderCA(t, k, "Root "+string(algorithm))
-	o.Duration = week + end.Sub(now)
-	issued, err := SelfSign(o, k, now.Add(-week))
+	o.Duration = end.Sub(begin)
+	issued, err := SelfSign(o, k, begin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,10 +85,20 @@ func rootUntil(t *testing.T, algorithm v1alpha1.KeyAlgorithm, end time.Time) *x5
 func TestTheAuthorityThatIsValidLongestIsOfTheChain(t *testing.T) {
 	leaf, middle, top := three(t)
 	expired, later := rootUntil(t, "ML-DSA-87", now.Add(-time.Hour)), rootUntil(t, "ML-DSA-87", now.Add(1000*time.Hour))
-	for _, roots := range [][]*x509.Certificate{{expired, top, later}, {later, top, expired}} {
-		chain := newChain(t, leaf, append([]*x509.Certificate{middle}, roots...))
-		if len(chain.Certificates) != 2 || chain.Anchor != later {
-			t.Errorf("%d certificates, anchor until %s", len(chain.Certificates), chain.Anchor.NotAfter)
+	next := rootFrom(t, "ML-DSA-87", now.Add(time.Hour), now.Add(2000*time.Hour))
+	for name, c := range map[string]struct {
+		roots []*x509.Certificate
+		want  *x509.Certificate
+	}{
+		"the last":                           {[]*x509.Certificate{expired, top, later}, later},
+		"the first":                          {[]*x509.Certificate{later, top, expired}, later},
+		"the next one is there already":      {[]*x509.Certificate{next, later}, later},
+		"the next one is there, in the end":  {[]*x509.Certificate{later, next}, later},
+		"there is none but one that is next": {[]*x509.Certificate{next}, next},
+	} {
+		chain := newChain(t, leaf, append([]*x509.Certificate{middle}, c.roots...))
+		if len(chain.Certificates) != 2 || chain.Anchor != c.want {
+			t.Errorf("%s: %d certificates, anchor from %s until %s", name, len(chain.Certificates), chain.Anchor.NotBefore, chain.Anchor.NotAfter)
 		}
 	}
 }
@@ -229,7 +243,7 @@ func TestNoChainIsMadeWhileOpenSSLFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	if chain, err := NewChain(certs[0], certs[1:]); !errors.Is(err, openssl.ErrUnavailable) {
+	if chain, err := NewChain(certs[0], certs[1:], now); !errors.Is(err, openssl.ErrUnavailable) {
 		t.Errorf("a chain of %d certificates, error %v", len(chain.Certificates), err)
 	}
 	if err := (Chain{Certificates: certs[:2], Anchor: certs[2]}).Check(Wanted{Key: certs[0].PublicKey}, nil, certs[0].NotBefore); !errors.Is(err, openssl.ErrUnavailable) {
