@@ -333,13 +333,13 @@ fn who_asks_for_a_pair_does_not_get_the_public_key_alone() {
         let key = context.generate_by_name(name).unwrap();
         let (private, public) = (key.private_der(), key.public_der());
         for (selection, want) in [(PRIVATE_KEY, &private), (KEYPAIR, &private), (PUBLIC_KEY, &public)] {
-            assert_eq!(&key.encode(selection, None, &[]).unwrap(), want, "{name}: {selection}");
+            assert!(key.encode(selection, None, &[]).unwrap() == *want, "{name}: {selection}");
         }
         for selection in [0, PUBLIC_KEY] {
             assert_eq!(context.decode_selected(&public, selection).unwrap().public_der(), public, "{name}");
         }
         for selection in [0, PRIVATE_KEY, KEYPAIR] {
-            assert_eq!(context.decode_selected(&private, selection).unwrap().private_der(), private, "{name}");
+            assert!(context.decode_selected(&private, selection).unwrap().private_der() == private, "{name}");
         }
         assert!(context.decode_selected(&public, KEYPAIR).is_err(), "{name}: there is no private key");
     }
