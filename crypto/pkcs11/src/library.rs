@@ -35,19 +35,20 @@ pub struct Module {
     /// A device of it failed since it was initialised: that is done anew as soon as nobody uses it, for some libraries look
     /// for their devices only then. Not behind the lock, which a library that hangs while it is initialised never returns.
     stale: AtomicBool,
-    /// Told when a library may have put another handler before the end of the program: when it is loaded, and initialised for
-    /// the first time.
+    /// Told when a library may have put another handler before the end of the program: when it is loaded, and initialised.
     loaded: fn(),
     /// Who has a session, or is about to: with none, the library may be initialised anew.
     users: AtomicUsize,
 }
 
+const MOST_TOLD: u32 = 16;
+
 #[derive(Default)]
 struct Loaded {
     functions: Option<Functions>,
     initialised: bool,
-    /// It was, and that was told.
-    told: bool,
+    /// How often that was told.
+    told: u32,
     /// It was initialised already: somebody else in the program uses it, and it is not ours to finalise.
     shared: bool,
 }
@@ -138,7 +139,8 @@ impl Module {
             state.shared = Module::initialise(functions)?;
             state.initialised = true;
             // A token that stays away has it done anew with each attempt: handlers would pile up.
-            if !mem::replace(&mut state.told, true) {
+            if state.told < MOST_TOLD {
+                state.told += 1;
                 (self.loaded)();
             }
         }

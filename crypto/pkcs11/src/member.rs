@@ -240,8 +240,7 @@ impl Queue {
         self.probing.map_or(self.retry_at, |(_, until)| until.max(self.retry_at))
     }
 
-    /// A worker tries a member that is down: its number. Where call after call hangs, the next one is made ever later, so that
-    /// workers are left.
+    /// A worker tries a member that is down: its number. Where call after call hangs, the next one is made ever later.
     fn probe(&mut self, now: Instant, timeout: Duration) -> u64 {
         self.probes += 1;
         self.probing = Some((self.probes, now + timeout * 5 / 4 * (1 << self.probers.min(6))));
@@ -732,10 +731,15 @@ impl Member {
             match queue.state {
                 State::Down => {
                     let probe_at = queue.probe_at();
-                    if probe_at <= now {
+                    // While others hang, the last one is there for who asks: that, too, tells whether the token is back.
+                    let last = queue.probers > 0 && queue.idle == 0;
+                    if probe_at <= now && !last {
                         return Task::Probe(queue.probe(now, self.settings.timeout));
                     }
-                    wake_at = probe_at.min(now + self.check_interval);
+                    wake_at = now + self.check_interval;
+                    if !last {
+                        wake_at = wake_at.min(probe_at);
+                    }
                 }
                 State::Up if queue.doubted && connection.session.is_some() => {
                     queue.doubted = false;

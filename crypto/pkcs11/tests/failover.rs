@@ -407,7 +407,7 @@ fn the_end_does_not_wait_for_a_call_that_hangs() {
     until("the call is over, and its session closed", || a.open.load(SeqCst) == 0);
 }
 
-/// Libraries have handlers called when a program ends, and have put them there whenever they were initialised, as may be.
+/// Libraries may put handlers before the end of a program whenever they are initialised.
 #[test]
 fn the_end_of_a_program_waits_for_a_call_that_hangs_once() {
     const PROGRAM: &str = "QTLS_PKCS11_TEST_PROGRAM";

@@ -28,9 +28,9 @@ pub struct Fake {
     /// How many do.
     pub hanging: AtomicUsize,
     hangs_in_open: AtomicBool,
-    /// The next session that is asked for is waited for until this is over; others are not.
-    one_open_hangs: AtomicBool,
-    open_hangs: AtomicBool,
+    /// So many of the sessions that are asked for next do not come before the test ends, and so many did not.
+    opens_to_hang: AtomicUsize,
+    opens_hanging: AtomicUsize,
     checked: AtomicUsize,
     /// Sessions and handles of an earlier generation are not valid.
     generation: AtomicU64,
@@ -73,9 +73,9 @@ struct FakeSession {
 
 impl Token for FakeToken {
     fn open(&self) -> Result<Box<dyn Session>> {
-        if self.0.one_open_hangs.swap(false, SeqCst) {
-            self.0.open_hangs.store(true, SeqCst);
-            while self.0.open_hangs.load(SeqCst) {
+        if self.0.opens_to_hang.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok() {
+            self.0.opens_hanging.fetch_add(1, SeqCst);
+            while self.0.opens_hanging.load(SeqCst) > 0 {
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -210,6 +210,13 @@ impl Two {
         Two::start(config, checks, prepare)
     }
 
+    /// The first member is impatient, and has three sessions.
+    fn wide() -> Two {
+        let mut config = parse(&impatient(TIMEOUT));
+        config.members[0].sessions = 3;
+        Two::start(config, OFTEN, |_, _| {})
+    }
+
     fn with(config: &str, prepare: impl Fn(&Fake, &Fake)) -> Two {
         Two::start(parse(config), OFTEN, prepare)
     }
@@ -253,7 +260,7 @@ impl Drop for Two {
     fn drop(&mut self) {
         self.a.hangs.store(false, SeqCst);
         self.a.hangs_in_open.store(false, SeqCst);
-        self.a.open_hangs.store(false, SeqCst);
+        self.a.opens_hanging.store(0, SeqCst);
         self.b.hangs.store(false, SeqCst);
         assert!(self.pool.stop(Duration::from_secs(60)), "all workers end");
     }
@@ -532,23 +539,38 @@ fn a_check_that_is_slow_takes_no_member_down() {
     assert_eq!(two.pool.observer()()[0], before, "up, since then, and nothing failed");
 }
 
-/// A library may do one thing at a time, and a key take it long.
 /// A call into a device that was pulled out may never return, though the device is back.
 #[test]
 fn a_member_is_up_again_though_the_first_that_tried_it_hangs() {
-    let two = Two::impatient(|_, _| {});
+    let two = Two::wide();
     two.await_states(State::Up, State::Up);
+    two.a.opens_to_hang.store(1, SeqCst);
     two.a.gone.store(true, SeqCst);
-    two.await_states(State::Down, State::Up);
-    two.a.one_open_hangs.store(true, SeqCst);
-    until("it hangs", || two.a.open_hangs.load(SeqCst));
+    until("it hangs", || two.a.opens_hanging.load(SeqCst) == 1);
     two.a.gone.store(false, SeqCst);
     two.await_states(State::Up, State::Up);
     two.sign().unwrap();
     assert_eq!(two.signed().0, 1);
-    assert!(two.a.open_hangs.load(SeqCst), "the call is not over yet");
 }
 
+/// Without it the member would be lost until the end of the program.
+#[test]
+fn where_call_after_call_hangs_a_session_is_left_for_who_asks() {
+    let two = Two::wide();
+    two.await_states(State::Up, State::Up);
+    two.a.opens_to_hang.store(usize::MAX, SeqCst);
+    two.a.gone.store(true, SeqCst);
+    until("two hang", || two.a.opens_hanging.load(SeqCst) == 2);
+    thread::sleep(4 * TIMEOUT); // longer than a third would wait
+    assert_eq!(two.a.opens_hanging.load(SeqCst), 2);
+    two.a.opens_to_hang.store(0, SeqCst);
+    two.a.gone.store(false, SeqCst);
+    two.b.gone.store(true, SeqCst);
+    two.sign().unwrap();
+    assert_eq!(two.signed().0, 1);
+}
+
+/// A library may do one thing at a time, and a key take it long.
 #[test]
 fn a_member_that_makes_a_key_is_not_down_because_its_checks_wait() {
     let two = Two::impatient(|_, _| {});
