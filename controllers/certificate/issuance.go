@@ -121,19 +121,18 @@ func (i *issuance) adopt(ctx context.Context, secret *corev1.Secret) error {
 	before := secret.DeepCopy()
 	secret.OwnerReferences = append(secret.OwnerReferences, *metav1.NewControllerRef(i.certificate, certificateKind))
 	err := i.r.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
-	return notWritten(err, secret.Name, leastBackoff)
+	return notWritten(err, secret.Name)
 }
 
-// notWritten says what the error of writing a Secret means, if there is one. again is
-// when to try again what the API server refuses.
-func notWritten(err error, name string, again time.Duration) error {
+// notWritten says what the error of writing a Secret means, if there is one.
+func notWritten(err error, name string) error {
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsConflict(err):
 		return conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q has just been changed by somebody else", name)
 	case isRefusal(err):
-		return conditions.Waiting(again, v1alpha1.ReasonRequestFailed, "the API server refuses Secret %q: %v", name, err)
+		return conditions.Waiting(leastBackoff, v1alpha1.ReasonRequestFailed, "the API server refuses Secret %q: %v", name, err)
 	}
 	return fmt.Errorf("Secret %q: %w", name, err)
 }
@@ -213,9 +212,10 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 			return nil, nil, err
 		}
 	}
-	if until, is := i.contested(o.cause, last); is {
+	repairs := i.repairs(o.cause, last)
+	if until := i.contestedUntil(last); repairs && i.now.Before(until) {
 		return nil, nil, conditions.Waiting(until.Sub(i.now), v1alpha1.ReasonSecretNotOwned,
-			"Secret %q is changed again and again by somebody else: revisions %d and %d were issued a short while ago, and it has something else; let only one write it; it is issued again at %s",
+			"Secret %q is changed again and again by somebody else: revisions %d and %d were issued a short while ago for that, and it has something else; let only one write it; it is issued again at %s",
 			i.secretName, last-1, last, stamp(until))
 	}
 	data, maker, err := i.newKey(last + 1)
@@ -223,11 +223,11 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 		return nil, nil, err
 	}
 	requested := i.state.Want
-	requested.Maker, requested.Kept = maker, kept != nil
+	requested.Maker, requested.Kept, requested.Repair = maker, kept != nil, repairs
 	pending = buildPending(i.certificate, i.algorithm, last+1, requested, data)
 	if err := i.r.Create(ctx, pending, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 		return nil, nil, conditions.Waiting(soon, v1alpha1.ReasonIssuing, "Secret %q of an earlier attempt is being deleted", pending.Name)
-	} else if err := notWritten(err, pending.Name, leastBackoff); err != nil {
+	} else if err := notWritten(err, pending.Name); err != nil {
 		return nil, nil, err
 	}
 	i.r.Recorder.Eventf(i.certificate, nil, corev1.EventTypeNormal, v1alpha1.ReasonIssuing, o.cause, "issuing the %s certificate (revision %d): %s", i.algorithm, last+1, conditions.Shorten(o.why(), 900))
@@ -235,31 +235,40 @@ func (i *issuance) pendingKey(ctx context.Context, o outcome) (*corev1.Secret, c
 	return pending, key, err
 }
 
-// contestedFor is how long after two certificates no third is issued where somebody
-// else puts something in their place, such as a tool that keeps a cluster like a
-// repository. Who repairs a Secret by hand may do so twice.
+// contestedFor is how long after two repairs there is no third, where somebody else
+// puts something in the place of what is issued, such as a tool that keeps a cluster
+// like a repository. Who changes or deletes a Secret by hand may do so twice.
 const contestedFor = 5 * leastInterval
 
-// contested says that what is wanted was issued twice a short while ago, and the
-// Secret has something else: until when nothing is to be issued. One that has what
-// was issued last, and is due, is not contested. It is pure.
-func (i *issuance) contested(cause string, last int64) (until time.Time, is bool) {
-	isDue := cause == reasonRenewalIsDue || cause == reasonExpired
-	if isDue && revisionOf(i.state.Secret) == last {
-		return until, false
+// repairs says whether an issuance is for what somebody else made of the Secret,
+// rather than because its time has come, or for a wish. It is pure.
+func (i *issuance) repairs(cause string, last int64) bool {
+	if last == 0 || i.state.Secret == nil || revisionOf(i.state.Secret) != last {
+		return last > 0
 	}
+	switch cause {
+	case reasonRenewalIsDue, reasonExpired, reasonRenewalAsked, reasonSpecChanged:
+		return false
+	default:
+		return true
+	}
+}
+
+// contestedUntil is when a Secret may be repaired again: later than now where the
+// last two revisions were repairs of a short while ago. It is pure.
+func (i *issuance) contestedUntil(last int64) (until time.Time) {
 	for _, revision := range []int64{last, last - 1} {
 		n := slices.IndexFunc(i.requests, func(cr cmapi.CertificateRequest) bool { return cr.Name == requestName(i.secretName, revision) })
 		if n < 0 {
-			return until, false
+			return time.Time{}
 		}
-		p := progressOf(&i.requests[n])
-		if p.phase != phaseSigned || !parseRecord(i.requests[n].Annotations[v1alpha1.AnnotationRequested]).fulfils(i.state.Want) {
-			return until, false
+		p, asked := progressOf(&i.requests[n]), parseRecord(i.requests[n].Annotations[v1alpha1.AnnotationRequested])
+		if p.phase != phaseSigned || !asked.Repair || !asked.fulfils(i.state.Want) {
+			return time.Time{}
 		}
 		until = p.at.Add(contestedFor) // at last that of the earlier one
 	}
-	return until, i.now.Before(until)
+	return until
 }
 
 // retireLater puts a key that was given up, and that a problem keeps from being
@@ -282,7 +291,7 @@ func (i *issuance) retireLater(ctx context.Context, pending *corev1.Secret, key 
 	data := contents{chain: s.Data[corev1.TLSCertKey], key: s.Data[corev1.TLSPrivateKeyKey], ca: s.Data[corev1.ServiceAccountRootCAKey], former: append(former, formerKey{key, i.now, makerOf(pending)})}
 	secret := buildSecret(i.certificate, i.algorithm, revisionOf(s), i.state.Has, data, s.UID, s.ResourceVersion)
 	err := i.r.Apply(ctx, secret, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
-	return notWritten(err, i.secretName, i.asLongAgain(pending))
+	return notWritten(err, i.secretName)
 }
 
 // pendingFits says whether the key of an issuance begun before is still what
@@ -573,7 +582,9 @@ func requestIsFor(cr *cmapi.CertificateRequest, public crypto.PublicKey) (bool, 
 }
 
 func (i *issuance) create(ctx context.Context, pending *corev1.Secret, key crypto.Signer, attempt int64) (*cmapi.CertificateRequest, error) {
-	cr, err := buildRequest(i.certificate, i.algorithm, revisionOf(pending), attempt, i.state.Want, key)
+	want := i.state.Want
+	want.Repair = parseRecord(pending.Annotations[v1alpha1.AnnotationRequested]).Repair
+	cr, err := buildRequest(i.certificate, i.algorithm, revisionOf(pending), attempt, want, key)
 	if err != nil {
 		return nil, err
 	}
@@ -679,7 +690,7 @@ func (i *issuance) store(ctx context.Context, pending *corev1.Secret, chain pki.
 		secret = buildSecret(i.certificate, i.algorithm, revisionOf(pending), r, data, s.UID, s.ResourceVersion)
 		options = append(options, client.ForceOwnership)
 	}
-	if err := notWritten(i.r.Apply(ctx, secret, options...), i.secretName, i.asLongAgain(pending)); err != nil {
+	if err := notWritten(i.r.Apply(ctx, secret, options...), i.secretName); err != nil {
 		return err
 	}
 	for _, k := range dropped {
@@ -796,4 +807,15 @@ func signsFor(authorities []v1alpha1.Authority, algorithm v1alpha1.KeyAlgorithm)
 func isMomentary(err error) bool {
 	var p *conditions.Problem
 	return err != nil && !errors.As(err, &p)
+}
+
+// passes says whether an error of reading the Secret is gone in a moment, so that
+// nothing is to be said of the certificate: the API server may be away, and somebody
+// may write it just now. What it refuses to show, it may refuse for ever.
+func passes(err error) bool {
+	var p *conditions.Problem
+	if errors.As(err, &p) {
+		return p.Reason == v1alpha1.ReasonIssuing
+	}
+	return !isRefusal(err)
 }

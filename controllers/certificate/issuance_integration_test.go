@@ -478,7 +478,7 @@ func TestASecretThatIsPutBackAgainAndAgain(t *testing.T) {
 	contested := func() error {
 		w.get(web)
 		c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing)
-		if c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonSecretNotOwned || !strings.Contains(c.Message, `Secret "web-ecdsa-p256" is changed again and again by somebody else: revisions 2 and 3`) {
+		if c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonSecretNotOwned || !strings.Contains(c.Message, `Secret "web-ecdsa-p256" is changed again and again by somebody else: revisions 3 and 4`) {
 			return fmt.Errorf("condition %+v", c)
 		}
 		return nil
@@ -492,11 +492,11 @@ func TestASecretThatIsPutBackAgainAndAgain(t *testing.T) {
 		putBack()
 		return contested()
 	})
-	if r := web.Status.Certificates[0].Revision; r != 3 || !meta.IsStatusConditionTrue(web.Status.Conditions, v1alpha1.ConditionReady) {
+	if r := web.Status.Certificates[0].Revision; r != 4 || !meta.IsStatusConditionTrue(web.Status.Conditions, v1alpha1.ConditionReady) {
 		t.Errorf("revision %d, conditions %+v", r, web.Status.Conditions)
 	}
 	w.pass(web, 5*time.Minute) // and nobody puts it back any more
-	w.revision(web, 4)
+	w.revision(web, 5)
 }
 
 func TestSomebodyElsesSecretIsNeverOverwritten(t *testing.T) {

@@ -126,40 +126,60 @@ func TestWhichSecretsAreContested(t *testing.T) {
 		return cr
 	}
 	all := func(requests ...cmapi.CertificateRequest) []cmapi.CertificateRequest { return requests }
-	r := wanted()
-	asked := wanted()
+	r, asked := wanted(), wanted()
 	asked.Renew = "now"
-	open := signed(3, time.Minute, r)
+	repair, askedRepair := r, asked
+	repair.Repair, askedRepair.Repair = true, true
+	open := signed(3, time.Minute, repair)
 	open.Status.Certificate = nil
-	two := all(signed(2, 2*time.Minute, r), signed(3, time.Minute, r))
+	two := all(signed(2, 2*time.Minute, repair), signed(3, time.Minute, repair))
 	for name, c := range map[string]struct {
 		requests []cmapi.CertificateRequest
-		has      int64 // revision in the Secret; 0: there is none
-		cause    string
 		want     record
 		after    time.Duration
 	}{
-		"deleted a third time":               {two, 0, reasonMissing, r, 3 * time.Minute},
-		"changed a third time":               {two, 3, reasonInvalid, r, 3 * time.Minute},
-		"put back":                           {two, 1, reasonRenewalIsDue, r, 3 * time.Minute},
-		"put back from before a wish":        {all(signed(2, 2*time.Minute, asked), signed(3, time.Minute, asked)), 1, reasonRenewalAsked, asked, 3 * time.Minute},
-		"renewed every minute":               {two, 3, reasonRenewalIsDue, r, 0},
-		"that lives for a minute":            {two, 3, reasonExpired, r, 0},
-		"of another spec":                    {two, 3, reasonSpecChanged, asked, 0},
-		"asked for anew":                     {two, 3, reasonRenewalAsked, asked, 0},
-		"repaired once":                      {all(signed(2, time.Hour, r), signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
-		"of the second time, for a new wish": {all(signed(2, 2*time.Minute, r), signed(3, time.Minute, asked)), 0, reasonMissing, asked, 0},
-		"deleted right after it was made":    {all(signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
-		"whose last request came to nothing": {all(signed(2, 2*time.Minute, r), open), 0, reasonMissing, r, 0},
-		"deleted again after five minutes":   {all(signed(2, 5*time.Minute, r), signed(3, time.Minute, r)), 0, reasonMissing, r, 0},
+		"repaired twice":                     {two, r, 3 * time.Minute},
+		"repaired twice after a wish":        {all(signed(2, 2*time.Minute, askedRepair), signed(3, time.Minute, askedRepair)), asked, 3 * time.Minute},
+		"repaired, and renewed":              {all(signed(2, 2*time.Minute, repair), signed(3, time.Minute, r)), r, 0},
+		"renewed, and repaired":              {all(signed(2, 2*time.Minute, r), signed(3, time.Minute, repair)), r, 0},
+		"renewed every minute":               {all(signed(2, 2*time.Minute, r), signed(3, time.Minute, r)), r, 0},
+		"repaired twice, of another wish":    {two, asked, 0},
+		"repaired now and an hour ago":       {all(signed(2, time.Hour, repair), signed(3, time.Minute, repair)), r, 0},
+		"repaired now and five minutes ago":  {all(signed(2, 5*time.Minute, repair), signed(3, time.Minute, repair)), r, 0},
+		"repaired right after it was made":   {all(signed(3, time.Minute, repair)), r, 0},
+		"whose last request came to nothing": {all(signed(2, 2*time.Minute, repair), open), r, 0},
 	} {
 		i := issuance{secretName: "web-x", requests: c.requests, now: issuedAt, state: state{Want: c.want}}
-		if c.has > 0 {
-			i.state.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: annotationsOf("ECDSA-P256", c.has, c.want)}}
+		if until := i.contestedUntil(3); until.After(issuedAt) != (c.after > 0) || c.after > 0 && until.Sub(issuedAt) != c.after {
+			t.Errorf("a Secret %s: until %s", name, until)
 		}
-		until, is := i.contested(c.cause, 3)
-		if is != (c.after > 0) || is && until.Sub(issuedAt) != c.after {
-			t.Errorf("a Secret %s: %t, until %s", name, is, until)
+	}
+}
+
+func TestWhatIsARepair(t *testing.T) {
+	for name, c := range map[string]struct {
+		last, has int64 // has: the revision in the Secret; 0: there is none
+		cause     string
+		want      bool
+	}{
+		"the first":             {0, 0, reasonMissing, false},
+		"the first of a copy":   {0, 3, reasonInvalid, false},
+		"deleted":               {3, 0, reasonMissing, true},
+		"changed":               {3, 3, reasonInvalid, true},
+		"its key is another":    {3, 3, reasonKeyMismatch, true},
+		"put back, and due":     {3, 2, reasonRenewalIsDue, true},
+		"put back, and asked":   {3, 2, reasonRenewalAsked, true},
+		"due":                   {3, 3, reasonRenewalIsDue, false},
+		"expired":               {3, 3, reasonExpired, false},
+		"asked for":             {3, 3, reasonRenewalAsked, false},
+		"wanted in another way": {3, 3, reasonSpecChanged, false},
+	} {
+		i := issuance{}
+		if c.has > 0 {
+			i.state.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: annotationsOf("ECDSA-P256", c.has, wanted())}}
+		}
+		if got := i.repairs(c.cause, c.last); got != c.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func failed(c *v1alpha1.PQCCertificate, algorithm v1alpha1.KeyAlgorithm, err err
 	o := outcome{status: status, err: err, unknown: true}
 	ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionReady)
 	served := ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == c.Generation && status.NotAfter != nil && now.Before(status.NotAfter.Time)
-	if served && isMomentary(err) {
+	if served && passes(err) {
 		o.due = err.Error()
 	} else {
 		o.unusable = err.Error()

@@ -2,12 +2,15 @@ package certificate
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
@@ -97,12 +100,14 @@ func TestAnErrorOfTheMomentLeavesReadiness(t *testing.T) {
 		after time.Duration
 		ready bool
 	}{
-		"that served":                     {served(as), momentary, time.Minute, true},
-		"that served, and is somebody's":  {served(as), conditions.Stalled(v1alpha1.ReasonSecretNotOwned, "not ours"), time.Minute, false},
-		"that has expired since":          {served(as), momentary, time.Hour, false},
-		"that served under another spec":  {served(func(c *v1alpha1.PQCCertificate) { c.Generation++ }), momentary, time.Minute, false},
-		"that was not there":              {served(func(c *v1alpha1.PQCCertificate) { c.Status.Certificates = nil }), momentary, time.Minute, false},
-		"of which nothing was ever known": {web(), momentary, time.Minute, false},
+		"that served":                       {served(as), momentary, time.Minute, true},
+		"that served, and is somebody's":    {served(as), conditions.Stalled(v1alpha1.ReasonSecretNotOwned, "not ours"), time.Minute, false},
+		"that served, and is being written": {served(as), conditions.Waiting(soon, v1alpha1.ReasonIssuing, "just changed"), time.Minute, true},
+		"that served, and is not shown":     {served(as), fmt.Errorf("Secret: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "web", nil)), time.Minute, false},
+		"that has expired since":            {served(as), momentary, time.Hour, false},
+		"that served under another spec":    {served(func(c *v1alpha1.PQCCertificate) { c.Generation++ }), momentary, time.Minute, false},
+		"that was not there":                {served(func(c *v1alpha1.PQCCertificate) { c.Status.Certificates = nil }), momentary, time.Minute, false},
+		"of which nothing was ever known":   {web(), momentary, time.Minute, false},
 		"of a PQCCertificate not ready": {served(func(c *v1alpha1.PQCCertificate) {
 			c.Status.Conditions[0].Status = metav1.ConditionFalse
 		}), momentary, time.Minute, false},
