@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	k6 "go.k6.io/k6/cmd"
+	k6 "go.k6.io/k6/v2/cmd"
 
 	"qtls.dev/qtls/k6/xqtls"
 )

@@ -261,7 +261,7 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	}
 	c, r := w.files(b)
 	if e := r.Environment; len(e.Machines) != 1 || e.Machines[0].CPUModel != "Some CPU" || e.Quotas[0] != (report.Quota{Container: "haproxy", CPU: "50m"}) || e.Quotas[1] != (report.Quota{Container: "k6", Memory: "1Gi"}) ||
-		!slices.Contains(e.Versions, report.Program{Name: "HAProxy, gateway", Version: "3.2.1"}) || !slices.Contains(e.Versions, report.Program{Name: "k6, load generator", Version: "v1.8.1"}) {
+		!slices.Contains(e.Versions, report.Program{Name: "HAProxy, gateway", Version: "3.2.1"}) || !slices.Contains(e.Versions, report.Program{Name: "k6, load generator", Version: "v2.2.0"}) {
 		t.Errorf("environment %+v", e)
 	}
 	// 0.99 of 50m, and 100 handshakes a second.

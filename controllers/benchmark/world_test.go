@@ -161,7 +161,7 @@ func print(l load.Load, segment shard.Segment, handshakes int) (string, error) {
 	}
 	line, err := shard.Shard{Version: shard.Version, Point: l.Point, Segment: segment, Start: l.Begin().UnixNano(), End: l.End().UnixNano(),
 		Target: shard.Target{Host: fmt.Sprintf("%s:%d", l.Client.Host, l.Client.Port), SNI: l.Client.SNI}, Iterations: int64(handshakes), Handshakes: []shard.Series{h},
-		Versions: map[string]string{"k6": "v1.8.1"}, CPU: shard.CPU{Used: l.Window.Nanoseconds() / 4, MachineTotal: 2 * int64(l.Window/shard.Tick), MachineIdle: int64(l.Window / shard.Tick)}}.Line()
+		Versions: map[string]string{"k6": "v2.2.0"}, CPU: shard.CPU{Used: l.Window.Nanoseconds() / 4, MachineTotal: 2 * int64(l.Window/shard.Tick), MachineIdle: int64(l.Window / shard.Tick)}}.Line()
 	return "running\n" + line + "\n", err
 }
 

@@ -98,7 +98,7 @@ var programs = map[string]program{
 	"qtls-probe-go1.27": {module: "e2e/probe", pkg: ".", toolchain: "go1.27.4"},
 	"qtls-k6": {
 		module: k6Module, pkg: ".", linked: true, uses: []string{"internal/bench/load", "internal/bench/session", "internal/bench/shard", "internal/cgroup", "internal/machine"},
-		license: "AGPL-3.0-only", licenseOf: "go.k6.io/k6",
+		license: "AGPL-3.0-only", licenseOf: "go.k6.io/k6/v2",
 	},
 }
 

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"go.k6.io/k6/js/common"
+	"go.k6.io/k6/v2/js/common"
 
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"

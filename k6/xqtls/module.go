@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/grafana/sobek"
-	"go.k6.io/k6/js/common"
-	"go.k6.io/k6/js/modules"
-	"go.k6.io/k6/metrics"
-	"go.k6.io/k6/output"
+	"go.k6.io/k6/v2/js/common"
+	"go.k6.io/k6/v2/js/modules"
+	"go.k6.io/k6/v2/metrics"
+	"go.k6.io/k6/v2/output"
 
 	"qtls.dev/qtls/k6/openssl"
 	"qtls.dev/qtls/k6/options"

@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"go.k6.io/k6/metrics"
-	"go.k6.io/k6/output"
+	"go.k6.io/k6/v2/metrics"
+	"go.k6.io/k6/v2/output"
 )
 
 // OutputName is what k6's --out takes. The output prints the shard when the run has ended: an output, and not a script's

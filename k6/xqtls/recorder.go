@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"go.k6.io/k6/lib"
+	"go.k6.io/k6/v2/lib"
 
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"
@@ -96,7 +96,7 @@ func versions() map[string]string {
 	all := map[string]string{"OpenSSL": openssl.Version()}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range build.Deps {
-			if m.Path == "go.k6.io/k6" {
+			if m.Path == "go.k6.io/k6/v2" {
 				all["k6"] = m.Version
 			}
 		}

@@ -38,7 +38,7 @@ func hybrid(segment, of int, ms ...float64) Shard {
 			Servers: map[string]int64{"gateway-a": int64(len(ms))},
 		}},
 		CPU:      CPU{Client: 873_000 * int64(len(ms)), Periods: 300},
-		Versions: map[string]string{"k6": "v1.8.1"},
+		Versions: map[string]string{"k6": "v2.2.0"},
 	}
 }
 
