@@ -243,14 +243,12 @@ const contestedFor = 5 * leastInterval
 // repairs says whether an issuance is for what somebody else made of the Secret,
 // rather than because its time has come, or for a wish. It is pure.
 func (i *issuance) repairs(cause string, last int64) bool {
-	if last == 0 || i.state.Secret == nil || revisionOf(i.state.Secret) != last {
-		return last > 0
-	}
 	switch cause {
 	case reasonRenewalIsDue, reasonExpired, reasonRenewalAsked, reasonSpecChanged:
-		return false
+		// It has another revision than the last: that one was put back.
+		return last > 0 && revisionOf(i.state.Secret) != last
 	default:
-		return true
+		return last > 0
 	}
 }
 

@@ -478,7 +478,7 @@ func TestASecretThatIsPutBackAgainAndAgain(t *testing.T) {
 	contested := func() error {
 		w.get(web)
 		c := meta.FindStatusCondition(web.Status.Conditions, v1alpha1.ConditionIssuing)
-		if c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonSecretNotOwned || !strings.Contains(c.Message, `Secret "web-ecdsa-p256" is changed again and again by somebody else`) {
+		if c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonSecretNotOwned || !strings.Contains(c.Message, fmt.Sprintf(`Secret "web-ecdsa-p256" is changed again and again by somebody else: revisions %d and %d`, web.Status.Certificates[0].Revision-1, web.Status.Certificates[0].Revision)) {
 			return fmt.Errorf("condition %+v", c)
 		}
 		return nil
