@@ -1,6 +1,8 @@
 //! Who has a place among the connections. Peers whose handshake is not done have those that no client has, and few of their
 //! own besides. When all are taken they lose them to others that come: whoever has no certificate takes none from a client.
+//! Clients share what there is by their addresses, which tell pods apart: a gateway's all have the same certificate.
 
+use crate::shares::may_have;
 use qtls_pkcs11::library::lock;
 use std::{
     cmp::Reverse,
@@ -30,7 +32,7 @@ pub struct Places {
 struct Taken {
     /// By number, and so in the order in which they came.
     newcomers: BTreeMap<u64, Newcomer>,
-    clients: HashMap<u64, Arc<TcpStream>>,
+    clients: HashMap<u64, (Arc<TcpStream>, IpAddr)>,
     last: u64,
     /// Somebody waits for a place.
     awaited: bool,
@@ -39,8 +41,8 @@ struct Taken {
 /// Why a client has no place.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// There are as many clients as it may be one of.
-    Full(usize),
+    /// Of as many clients as there may be (such ones) so many are there, and its address has its share of them.
+    Full { most: usize, taken: usize, has: usize },
     /// It was needed for another, just before the handshake was done.
     Dismissed,
 }
@@ -82,13 +84,15 @@ impl Places {
         if taken.dismissed(id) {
             return Err(NoPlace::Dismissed);
         }
+        let Some(Newcomer { address, tcp, .. }) = taken.newcomers.get(&id) else { return Err(NoPlace::Dismissed) };
+        let (address, client) = (*address, (tcp.clone(), *address));
         let most = if makes_keys { self.most } else { self.most - self.kept };
-        if taken.clients.len() >= most {
-            return Err(NoPlace::Full(most));
+        let has = taken.clients.values().filter(|client| client.1 == address).count();
+        if !may_have(has, 1, taken.clients.len(), most) {
+            return Err(NoPlace::Full { most, taken: taken.clients.len(), has });
         }
-        if let Some(newcomer) = taken.newcomers.remove(&id) {
-            taken.clients.insert(id, newcomer.tcp);
-        }
+        taken.newcomers.remove(&id);
+        taken.clients.insert(id, client);
         self.tell(&taken);
         Ok(())
     }
@@ -114,7 +118,7 @@ impl Places {
     /// Nothing more is read from anybody.
     pub fn shut(&self) {
         let taken = lock(&self.taken);
-        for tcp in taken.newcomers.values().map(|n| &n.tcp).chain(taken.clients.values()) {
+        for tcp in taken.newcomers.values().map(|n| &n.tcp).chain(taken.clients.values().map(|c| &c.0)) {
             let _ = tcp.shutdown(Shutdown::Read);
         }
     }

@@ -23,7 +23,7 @@ use std::{
     collections::VecDeque,
     io::{self, Read, Write},
     mem,
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::{
         atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst},
@@ -186,12 +186,16 @@ impl Server {
         match self.places.admit(id, makes_keys) {
             Ok(()) => {}
             Err(NoPlace::Dismissed) => return dismissed(),
-            Err(NoPlace::Full(most)) => {
+            Err(NoPlace::Full { most, taken, has }) => {
                 let kept = match self.config.connections - most {
                     0 => String::new(),
                     n => format!(" and {n} more for clients that may generate"),
                 };
-                let what = format!("it has as many connections as it may ({most}{kept}); raise connections");
+                let what = format!(
+                    "{taken} of {most}{kept} connections are taken, {has} of them by {}, which may have no more than are \
+                     free; raise connections",
+                    peer.ip().to_canonical()
+                );
                 let failure = refuse(Refusal::Full, Failure::new(CKR_SESSION_COUNT, what));
                 return turn_away(tls, &tcp, failure);
             }
@@ -199,6 +203,7 @@ impl Server {
         self.metrics.accepted.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {
             name,
+            peer: peer.ip().to_canonical(),
             names,
             tcp,
             tls: Mutex::new(tls),
@@ -364,7 +369,8 @@ impl Server {
                 connection.send(id, &answer, true);
             }
         });
-        self.work.take(Order { client: connection.name.clone(), request, received: Instant::now(), wanted, answer });
+        let (client, peer) = (connection.name.clone(), connection.peer);
+        self.work.take(Order { client, peer, request, received: Instant::now(), wanted, answer });
     }
 }
 
@@ -469,6 +475,7 @@ struct Outbox {
 struct Connection {
     /// By its section [client].
     name: Arc<str>,
+    peer: IpAddr,
     names: Vec<String>,
     tcp: Arc<TcpStream>,
     tls: Mutex<ServerConnection>,

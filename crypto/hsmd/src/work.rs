@@ -2,11 +2,13 @@
 //!
 //! Nobody waits for a signature: the member's thread that made it sends it, and goes on. One thread is there for keys that
 //! are made or destroyed, which takes longer and is done one at a time. A request that takes longer than the member's
-//! time-out is given back: another member of the client's may make the signature in time.
+//! time-out is given back: another member of the client's may make the signature in time. Peers take turns at the token, and
+//! share the memory of what waits.
 
 use crate::{
     log::log,
     metrics::{Metrics, Outcome},
+    shares::Shares,
 };
 use cryptoki_sys::*;
 use qtls_pkcs11::{
@@ -21,10 +23,8 @@ use qtls_pkcs11::{
 };
 use std::{
     collections::HashMap,
-    sync::{
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc, Arc, Mutex,
-    },
+    net::IpAddr,
+    sync::{atomic::Ordering::Relaxed, mpsc, Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -32,6 +32,8 @@ use std::{
 /// One request on its way, and who gets the answer.
 pub struct Order {
     pub client: Arc<str>,
+    /// Where it is.
+    pub peer: IpAddr,
     pub request: Request,
     pub received: Instant,
     /// Whether the client is still there.
@@ -69,7 +71,7 @@ pub struct Work {
     /// To the one thread that makes and destroys keys.
     managing: mpsc::Sender<Order>,
     /// What orders that are not answered yet take, those for signatures and those that manage keys.
-    bytes: [AtomicUsize; 2],
+    bytes: [Shares; 2],
     /// Public keys of the token: what a request may be is told by the key's type.
     keys: Mutex<HashMap<KeyName, Arc<Key>>>,
     pub metrics: Arc<Metrics>,
@@ -84,7 +86,7 @@ impl Work {
     pub fn start(settings: Settings, token: Box<dyn Token>, metrics: Arc<Metrics>) -> Arc<Work> {
         let member = Member::start(settings.clone(), token, CHECK_INTERVAL, log);
         let (managing, orders) = mpsc::channel();
-        let (keys, bytes) = (Mutex::default(), Default::default());
+        let (keys, bytes) = (Mutex::default(), [Shares::new(MOST_BYTES), Shares::new(MOST_BYTES)]);
         let work = Arc::new(Work { member, managing, bytes, keys, metrics, settings });
         let managed = work.clone();
         let manage = move || orders.into_iter().for_each(|order| managed.manage(order));
@@ -96,9 +98,7 @@ impl Work {
 
     /// Takes a request; its answer comes from another thread, or from this one if there is no room.
     pub fn take(self: &Arc<Self>, order: Order) {
-        let (bytes, all) = (bytes(&order.request), &self.bytes[manages(&order.request) as usize]);
-        if all.fetch_add(bytes, Relaxed) + bytes > MOST_BYTES {
-            all.fetch_sub(bytes, Relaxed);
+        if !self.bytes[manages(&order.request) as usize].take(order.peer, bytes(&order.request)) {
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
             return (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
@@ -116,13 +116,13 @@ impl Work {
 
     /// Has a key's public half looked up, and goes on with the order.
     fn find(self: &Arc<Self>, name: KeyName, order: Order) {
-        let (found, received) = (Arc::new(Mutex::new(None)), order.received);
+        let (found, peer, received) = (Arc::new(Mutex::new(None)), order.peer, order.received);
         let finding = Finding { work: self.clone(), name: name.clone(), found: found.clone(), order };
         let look = move |session: &mut dyn token::Session| {
             *lock(&found) = session.public(&name)?;
             Ok(())
         };
-        self.member.call_for(self.settings.timeout, look, received, Box::new(finding));
+        self.member.call_for(self.settings.timeout, look, peer, received, Box::new(finding));
     }
 
     /// Has a signature made, if the request fits the key.
@@ -141,9 +141,9 @@ impl Work {
             return self.finish(order, Err(failure));
         }
         let request = token::Request { key, mechanism: mechanism.clone(), data: data.clone() };
-        let received = order.received;
+        let (peer, received) = (order.peer, order.received);
         let signing = Signing { work: self.clone(), order };
-        self.member.sign_for(Arc::new(request), received, Box::new(signing));
+        self.member.sign_for(Arc::new(request), peer, received, Box::new(signing));
     }
 
     /// Makes or destroys a key.
@@ -161,8 +161,8 @@ impl Work {
     }
 
     fn finish(&self, order: Order, result: token::Result<Answer>) {
-        let Order { client, request, received, wanted, answer } = order;
-        self.bytes[manages(&request) as usize].fetch_sub(bytes(&request), Relaxed);
+        let Order { client, peer, request, received, wanted, answer } = order;
+        self.bytes[manages(&request) as usize].give_back(peer, bytes(&request));
         let outcome = match &result {
             Ok(_) => Outcome::Ok,
             Err(e) if e.code == CKR_FUNCTION_CANCELED && !wanted() => Outcome::Refused,

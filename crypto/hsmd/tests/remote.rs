@@ -187,7 +187,7 @@ fn why_an_hsmd_lets_nobody_in_is_told() {
         told
     };
     let full = told("gateway", daemon.address);
-    assert!(full.contains("it has as many connections as it may (1); raise connections"), "{full}");
+    assert!(full.contains("1 of 1 connections are taken, 1 of them by 127.0.0.1, "), "{full}");
     let unlisted = told("stranger", daemon.address);
     assert!(unlisted.contains("no section [client] has one of the names"), "{unlisted}");
     // Whatever listens there, it closes.

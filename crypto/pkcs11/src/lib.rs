@@ -23,6 +23,7 @@ pub mod status;
 mod tests;
 pub mod tls;
 pub mod token;
+pub mod turns;
 pub mod verdict;
 
 use cryptoki_sys::*;

@@ -11,12 +11,14 @@ use crate::{
     library::lock,
     status::Status,
     token::{Algorithm, Failure, Found, KeyName, Request, Result, Session, Token},
+    turns::Turns,
     verdict::Verdict,
 };
 use cryptoki_sys::*;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     mem,
+    net::IpAddr,
     sync::{
         atomic::{AtomicBool, Ordering::SeqCst},
         Arc, Condvar, Mutex, MutexGuard, Weak,
@@ -47,6 +49,8 @@ struct Job {
     asker: Asker,
     /// Another member can do it at once: it does not wait here for its turn while this one is down.
     elsewhere: bool,
+    /// Whose turn it takes: that of hsmd's peer, or of this process.
+    of: Option<IpAddr>,
 }
 
 /// Who gets a job's result.
@@ -78,8 +82,8 @@ pub trait Order: Send {
 }
 
 impl Job {
-    fn new(work: Work, start: Instant, asker: Asker, elsewhere: bool) -> Arc<Job> {
-        Arc::new(Job { work, start, progress: Mutex::new(Progress::Queued), asker, elsewhere })
+    fn new(work: Work, start: Instant, asker: Asker, elsewhere: bool, of: Option<IpAddr>) -> Arc<Job> {
+        Arc::new(Job { work, start, progress: Mutex::new(Progress::Queued), asker, elsewhere, of })
     }
 
     /// Whoever ends it answers it; nobody else does. What it was before, unless it has ended already.
@@ -191,7 +195,7 @@ impl Progress {
 }
 
 struct Queue {
-    jobs: VecDeque<Arc<Job>>,
+    jobs: Turns<Option<IpAddr>, Arc<Job>>,
     state: State,
     /// Workers that wait for a job, and those of them that have a session.
     idle: usize,
@@ -276,7 +280,7 @@ impl Member {
     /// Starts the workers; they connect at once.
     pub fn start(settings: Settings, token: Box<dyn Token>, check_interval: Duration, log: fn(&str)) -> Arc<Member> {
         let queue = Queue {
-            jobs: VecDeque::new(),
+            jobs: Turns::default(),
             state: State::Starting,
             idle: 0,
             ready: 0,
@@ -332,9 +336,10 @@ impl Member {
         self.wait(Work::Sign(request.clone()), self.settings.timeout, elsewhere)
     }
 
-    /// Has a worker make one signature; the order is told it, or that there is none when the time-out has passed.
-    pub fn sign_for(self: &Arc<Member>, request: Arc<Request>, start: Instant, order: Box<dyn Order>) {
-        self.submit(Work::Sign(request), start, self.settings.timeout, order);
+    /// Has a worker make one signature; the order is told it, or that there is none when the time-out has passed. Peers take
+    /// turns.
+    pub fn sign_for(self: &Arc<Member>, request: Arc<Request>, peer: IpAddr, start: Instant, order: Box<dyn Order>) {
+        self.submit(Work::Sign(request), peer, start, self.settings.timeout, order);
     }
 
     fn count(&self, start: Instant, result: &Result<Vec<u8>>) {
@@ -415,10 +420,11 @@ impl Member {
         self: &Arc<Member>,
         time: Duration,
         f: impl Fn(&mut dyn Session) -> Result<()> + Send + Sync + 'static,
+        peer: IpAddr,
         start: Instant,
         order: Box<dyn Order>,
     ) {
-        self.submit(Work::Call(Arc::new(f)), start, time, order);
+        self.submit(Work::Call(Arc::new(f)), peer, start, time, order);
     }
 
     /// A key was made or destroyed through this member: it is no sign of a lost token if it is not found any more.
@@ -439,7 +445,7 @@ impl Member {
         if down && job.elsewhere {
             return Err(Failure::new(CKR_DEVICE_ERROR, "it is down"));
         }
-        queue.jobs.push_back(job.clone());
+        queue.jobs.push(job.of, job.clone());
         let (sleeps, all_open) = (queue.idle > 0, queue.open == queue.workers);
         drop(queue);
         match sleeps {
@@ -452,9 +458,9 @@ impl Member {
         Ok(())
     }
 
-    fn submit(self: &Arc<Member>, work: Work, start: Instant, time: Duration, order: Box<dyn Order>) {
+    fn submit(self: &Arc<Member>, work: Work, peer: IpAddr, start: Instant, time: Duration, order: Box<dyn Order>) {
         let asker = Asker::Told(Mutex::new(Some(Told { order, alarm: None })));
-        let job = Job::new(work, start, asker, false);
+        let job = Job::new(work, start, asker, false, Some(peer));
         let Some(timer) = Timer::of_process() else {
             return self.finish(&job, Err(Failure::new(CKR_HOST_MEMORY, "no thread can be started")));
         };
@@ -472,7 +478,7 @@ impl Member {
     }
 
     fn wait(self: &Arc<Member>, work: Work, time: Duration, elsewhere: bool) -> Result<Vec<u8>> {
-        let job = Job::new(work, Instant::now(), Asker::Waits(Waiter::for_caller()), elsewhere);
+        let job = Job::new(work, Instant::now(), Asker::Waits(Waiter::for_caller()), elsewhere, None);
         let Asker::Waits(waiter) = &job.asker else { unreachable!() };
         if let Err(failure) = self.enqueue(&job) {
             self.finish(&job, Err(failure));
@@ -522,9 +528,7 @@ impl Member {
         let (hangs, all_hang, news) = {
             let mut queue = lock(&self.queue);
             // It is the first, as a rule: their times are over in the order in which they came.
-            if let Some(at) = queue.jobs.iter().position(|j| Arc::ptr_eq(j, job)) {
-                queue.jobs.remove(at);
-            }
+            queue.jobs.remove(job.of, |j| Arc::ptr_eq(j, job));
             let all_hang = queue.answered.elapsed() >= time;
             // Of the thousands that may wait, one is enough to tell it.
             let news = hangs || all_hang && queue.state != State::Down;
@@ -582,9 +586,7 @@ impl Member {
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
         // Jobs that no worker will begin with, and those that another member can do, do not wait for their time-out here.
         let nobody = all_hang && queue.idle == 0;
-        let (back, kept): (VecDeque<_>, _) =
-            mem::take(&mut queue.jobs).into_iter().partition(|job| nobody || job.elsewhere);
-        queue.jobs = kept;
+        let back = queue.jobs.extract(|job| nobody || job.elsewhere);
         self.enter_down(queue, failure);
         back.iter().for_each(|job| self.finish(job, Err(failure.clone())));
     }
@@ -712,7 +714,7 @@ impl Member {
             }
             // A job is for who has a session, and not for who may be refused one.
             let waits = connection.session.is_none() && queue.others();
-            while let Some(job) = if waits { None } else { queue.jobs.pop_front() } {
+            while let Some(job) = if waits { None } else { queue.jobs.pop() } {
                 let mut progress = lock(&job.progress);
                 if matches!(*progress, Progress::Queued) {
                     *progress = Progress::Started(Instant::now());

@@ -21,7 +21,7 @@ use std::{
     collections::HashSet,
     fs,
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::FromRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -143,6 +143,7 @@ pub fn sign(label: &str) -> Request {
 pub fn order(request: Request, to: mpsc::Sender<Answer>) -> Order {
     Order {
         client: "gateway".into(),
+        peer: IpAddr::from([127, 0, 0, 1]),
         request,
         received: Instant::now(),
         wanted: Box::new(|| true),
@@ -267,6 +268,8 @@ pub struct StandIn {
     opened: Condvar,
     pub waiting: AtomicUsize,
     pub signed: AtomicUsize,
+    /// Labels of the keys that signed, in that order.
+    pub signers: Mutex<Vec<String>>,
     /// How often a public key was asked for.
     pub looked: AtomicUsize,
     /// It makes the key that is asked for, and its answer is this code.
@@ -334,9 +337,10 @@ impl Session for StandInSession {
         Ok(lock(&self.0.keys).contains(&key.label).then_some(1))
     }
 
-    fn sign(&mut self, _: CK_OBJECT_HANDLE, _: &token::Request, len: usize) -> token::Result<Vec<u8>> {
+    fn sign(&mut self, _: CK_OBJECT_HANDLE, request: &token::Request, len: usize) -> token::Result<Vec<u8>> {
         self.0.pass();
         self.0.answer()?;
+        lock(&self.0.signers).push(request.key.label.clone());
         self.0.signed.fetch_add(1, SeqCst);
         Ok(vec![0x5a; len])
     }
@@ -410,6 +414,11 @@ impl Inside {
 
     pub fn connect(&self, who: &str) -> Client {
         Client::connect(self.address, who).unwrap()
+    }
+
+    /// From an address of its own, as each pod has one.
+    pub fn connect_from(&self, pod: u8, who: &str) -> Client {
+        Client::over(pki(), connect_from([127, 0, 1, pod], self.address), who).unwrap()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
+    net::{IpAddr, Ipv4Addr},
     sync::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
         mpsc, Arc, Mutex,
@@ -167,6 +168,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
 /// Between checks.
 const OFTEN: Duration = Duration::from_millis(20);
 const NEVER: Duration = Duration::from_secs(3600);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn parse(config: &str) -> Config {
     Config::parse(&config.replace("timeout = 2000ms", "timeout = 60000ms"), &files).unwrap()
@@ -402,7 +404,7 @@ fn what_waits_behind_sessions_that_all_hang_is_given_back_when_that_is_known() {
     let (member, (to, told)) = (&two.pool.members()[0], mpsc::channel());
     let request = Request { key: config().keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
     for _ in 0..6 {
-        member.sign_for(Arc::new(request.clone()), Instant::now(), Box::new(Told(to.clone())));
+        member.sign_for(Arc::new(request.clone()), PEER, Instant::now(), Box::new(Told(to.clone())));
     }
     until("the session hangs", || two.a.hanging.load(SeqCst) == 1);
     until("it is noticed by one that has not as much time", || {
