@@ -125,6 +125,7 @@ func suites(set settings) []suite {
 		{name: "asan", byName: true, prepare: []preparation{asanProvider}, steps: []step{
 			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
 			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
+			asanTest("hsmd with AddressSanitizer", slices.Concat([]string{"--package=qtls-hsmd", "--", "--show-output"}, notWithASan)...),
 			check("the KpqC cases with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "demo", "--handshakes", "50", "--seconds", "2"),
 			check("keys in HSMs with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
 			check("the fast path with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "cost", "--rounds", "1", "--handshakes", "20"),
@@ -138,7 +139,7 @@ var asanProvider = preparation{
 	command: []string{"go", "-C", "hack/images", "run", ".", "asan", "cargo", "build", "--release", "--locked", "--package=oqsprovider"},
 }
 
-// notWithASan are the provider's tests that AddressSanitizer makes no sense of.
+// notWithASan are tests of the provider, and of hsmd, that AddressSanitizer makes no sense of.
 var notWithASan = []string{
 	// It keeps variables of functions elsewhere, and apart: a stack's size is not the product's.
 	"--skip=stack",
