@@ -92,6 +92,9 @@ func TestDockerfilesTakeTheProgramsOfTheCatalogue(t *testing.T) {
 				!strings.Contains(text, "COPY --from=build /out/ /usr/bin/\n") {
 				t.Errorf("images/%s/Dockerfile does not copy %s", i.folder, name)
 			}
+			if license := "\"$(go list -m -f '{{.Dir}}' " + p.licenseOf + ")/LICENSE.md\" /out/LICENSE"; p.licenseOf != "" && !strings.Contains(text, license) {
+				t.Errorf("images/%s/Dockerfile does not take %s's license: no %s", i.folder, name, license)
+			}
 		}
 	}
 }
