@@ -208,7 +208,7 @@ func TestSamplesOfAllMomentsFitIntoTheAnnotationsOfAJob(t *testing.T) {
 			Usage: dataplane.Usage{Time: some(), Worker: fmt.Sprintf("8@%d", some()), CPU: some(), TLSConnections: some(), Connections: some(), MachineTotal: some(), MachineIdle: some(),
 				Container: &cgroup.Usage{Memory: some(), MemoryPeak: some(), MemoryLimit: some(), MemoryStalled: &stalled, Throttled: stalled, Periods: some(), ThrottledPeriods: some()},
 				Network:   &dataplane.Network{Segments: some(), Retransmitted: some(), BytesReceived: some(), BytesSent: some()},
-				HSM:       &dataplane.HSMUsage{Time: some(), Sessions: some(), Signatures: some(), Waited: stalled},
+				HSM:       &dataplane.HSMUsage{Time: some(), Members: []dataplane.HSMMemberUsage{{Name: "a", Sessions: some(), Signatures: some(), Waited: stalled}}},
 				Tickets:   &dataplane.TicketUsage{StoreWaited: stalled},
 				Machine:   machine.Machine{CPUModel: "AMD EPYC 9454P 48-Core Processor", CPUs: 96, Kernel: "6.8.0-71-generic", Flags: strings.Fields(strings.Repeat("avx512_vpopcntdq ", 40))},
 				Versions:  map[string]string{"haproxy": "3.2.4-98813a1", "openssl": "3.5.2", "oqsprovider": "0.9.0", "qtls-agent": "v0.4.0"}}}

@@ -140,7 +140,7 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 			u.Container = &cgroup.Usage{Periods: periods, ThrottledPeriods: periods * 99 / 100, Memory: 60 << 20, MemoryLimit: 256 << 20}
 		}, nil, validity.CPUQuota, "of its CPU periods", "CPUQuota"},
 		"HSM": {0.3, func(u *dataplane.Usage, since time.Duration) {
-			u.HSM = &dataplane.HSMUsage{Time: u.Time, Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}
+			u.HSM = &dataplane.HSMUsage{Time: u.Time, Members: []dataplane.HSMMemberUsage{{Name: "a", Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}}}
 		}, nil, validity.HSM, "HSM was busy for 97.5 %", "HSM"},
 		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
@@ -366,7 +366,7 @@ func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {
 		"the replica could have done more": {used(0.6, 0.5), 0, "NotSaturated: replica web-1 used 60 % of its CPU quota"},
 		"the samples come too late":        {used(0.99, 0.5), 2 * time.Second, "NotObserved"},
 		"the HSM is what the replica waits for": {with(used(0.3, 0.5), func(u *dataplane.Usage, since time.Duration) {
-			u.HSM = &dataplane.HSMUsage{Time: u.Time, Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}
+			u.HSM = &dataplane.HSMUsage{Time: u.Time, Members: []dataplane.HSMMemberUsage{{Name: "a", Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}}}
 		}), 0, "NotSaturated"},
 		"HAProxy is restarted": {func(at time.Time) (dataplane.Usage, error) {
 			u, err := used(0.99, 0.5)(at)

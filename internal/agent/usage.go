@@ -167,9 +167,8 @@ func hsmUsageOf(path string) (*dataplane.HSMUsage, error) {
 	}
 	u := &dataplane.HSMUsage{Time: info.ModTime().UnixNano()}
 	for _, m := range s.Members {
-		u.Sessions += int64(m.Sessions)
-		u.Signatures += int64(m.Latency.Count)
-		u.Waited += time.Duration(m.Latency.Sum) * time.Microsecond
+		u.Members = append(u.Members, dataplane.HSMMemberUsage{Name: m.Name, Sessions: int64(m.Sessions),
+			Signatures: int64(m.Latency.Count), Waited: time.Duration(m.Latency.Sum) * time.Microsecond})
 	}
 	return u, nil
 }

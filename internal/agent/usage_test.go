@@ -90,7 +90,7 @@ func TestVersionsAreThoseOfThePrograms(t *testing.T) {
 	}
 }
 
-func TestHSMUsageIsOfAllMembers(t *testing.T) {
+func TestHSMUsageIsOfEachMember(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "12.json")
 	if u, err := hsmUsageOf(path); u != nil || err != nil {
 		t.Errorf("of a worker that has ended: %+v, %v", u, err)
@@ -103,8 +103,9 @@ func TestHSMUsageIsOfAllMembers(t *testing.T) {
 	if err := os.Chtimes(path, at, at); err != nil {
 		t.Fatal(err)
 	}
-	want := dataplane.HSMUsage{Time: at.UnixNano(), Sessions: 6, Signatures: 11, Waited: 3 * time.Millisecond}
-	if u, err := hsmUsageOf(path); err != nil || *u != want {
+	want := dataplane.HSMUsage{Time: at.UnixNano(), Members: []dataplane.HSMMemberUsage{
+		{Name: "a", Sessions: 4, Signatures: 10, Waited: 2500 * time.Microsecond}, {Name: "b", Sessions: 2, Signatures: 1, Waited: 500 * time.Microsecond}}}
+	if u, err := hsmUsageOf(path); err != nil || !reflect.DeepEqual(*u, want) {
 		t.Errorf("%+v, %v, want %+v", u, err, want)
 	}
 }

@@ -51,10 +51,16 @@ type Network struct {
 	BytesSent     int64 `json:"bytesSent"`
 }
 
-// HSMUsage is what a worker had of all members of its pool.
+// HSMUsage is what a worker had of the members of its pool.
 type HSMUsage struct {
 	// Time at which the worker wrote this, in Unix nanoseconds: once a second.
-	Time int64 `json:"time"`
+	Time    int64            `json:"time"`
+	Members []HSMMemberUsage `json:"members"`
+}
+
+// HSMMemberUsage is what a worker had of one member.
+type HSMMemberUsage struct {
+	Name string `json:"name"`
 	// Sessions are open: so many signatures can be made at a time.
 	Sessions int64 `json:"sessions"`
 	// Signatures that were made, and for how long handshakes waited for theirs in

@@ -3,6 +3,7 @@
 package evidence
 
 import (
+	"slices"
 	"time"
 
 	"qtls.dev/qtls/internal/bench/shard"
@@ -36,12 +37,28 @@ func Replica(before, after dataplane.Usage) validity.Replica {
 	}
 	// A worker that signed nothing in between has not written anything either.
 	if b, a := before.HSM, after.HSM; b != nil && a != nil {
-		r.HSM = &validity.HSMWait{Observed: time.Duration(a.Time - b.Time), Sessions: a.Sessions, Signatures: a.Signatures - b.Signatures, Waited: a.Waited - b.Waited}
+		r.HSM = hsmWait(*b, *a)
 	}
 	if b, a := before.Tickets, after.Tickets; b != nil && a != nil {
 		r.Tickets = &validity.TicketWait{Own: b.Own || a.Own, StoreWaited: a.StoreWaited - b.StoreWaited}
 	}
 	return r
+}
+
+// hsmWait of the members that signed meanwhile: one that is there for when another fails
+// has sessions, and nothing to do.
+func hsmWait(before, after dataplane.HSMUsage) *validity.HSMWait {
+	w := &validity.HSMWait{Observed: time.Duration(after.Time - before.Time)}
+	for _, a := range after.Members {
+		var b dataplane.HSMMemberUsage
+		if i := slices.IndexFunc(before.Members, func(m dataplane.HSMMemberUsage) bool { return m.Name == a.Name }); i >= 0 {
+			b = before.Members[i]
+		}
+		if a.Signatures > b.Signatures {
+			w.Sessions, w.Signatures, w.Waited = w.Sessions+a.Sessions, w.Signatures+a.Signatures-b.Signatures, w.Waited+a.Waited-b.Waited
+		}
+	}
+	return w
 }
 
 func container(r *validity.Replica, before, after cgroup.Usage) {

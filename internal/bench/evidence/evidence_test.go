@@ -19,7 +19,9 @@ func used(seconds int64) dataplane.Usage {
 		Container: &cgroup.Usage{Periods: 10 * seconds, ThrottledPeriods: 9 * seconds, Throttled: time.Duration(seconds) * 800 * time.Millisecond,
 			Memory: 50 << 20, MemoryPeak: 60 << 20, MemoryLimit: 100 << 20, MemoryStalled: &stalled},
 		Network: &dataplane.Network{Segments: 1000 * seconds, Retransmitted: 10 * seconds, BytesReceived: 5000 * seconds, BytesSent: 9000 * seconds},
-		HSM:     &dataplane.HSMUsage{Time: seconds * int64(time.Second), Sessions: 4, Signatures: 100 * seconds, Waited: time.Duration(seconds) * 2 * time.Second},
+		HSM: &dataplane.HSMUsage{Time: seconds * int64(time.Second), Members: []dataplane.HSMMemberUsage{
+			{Name: "second", Sessions: 16, Signatures: 7, Waited: time.Second}, // which another one's failure had sign, once
+			{Name: "first", Sessions: 4, Signatures: 100 * seconds, Waited: time.Duration(seconds) * 2 * time.Second}}},
 		Tickets: &dataplane.TicketUsage{StoreWaited: time.Duration(seconds) * time.Millisecond}}
 }
 

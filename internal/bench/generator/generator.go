@@ -154,9 +154,9 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 	}
 	if m.Phase == plan.Latency {
 		l.Phase, l.Rate = load.Latency, max(1, int(math.Round(rate)))
-		// Enough for handshakes that take a second; who finds none free is
-		// counted as dropped. More would have no session to resume when the window
-		// begins, for they take turns.
+		// Enough for handshakes that take a second, as far as twice the capacity's
+		// are; who finds none free is counted as dropped. More would have no session
+		// to resume when the window begins, for they take turns.
 		l.VUs = min(max(l.Rate, int(Pods(b))), 2*l.VUs, load.MostVUs)
 	}
 	l.Start = now.Add(plan.StartDelay(Pods(b), int32(l.VUs), attempt)).UnixNano()

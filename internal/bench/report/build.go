@@ -607,8 +607,8 @@ func label(r Report, mode string) (text, note string) {
 		switch validity.Bottleneck(limit) {
 		case validity.HSM:
 			note = "At some points the HSM was the limit: there the curve is the HSM's."
-		case validity.Redis:
-			note = "At some points Redis was the limit: there the curve is that of Redis."
+		case validity.Network:
+			note = "At some points the network was the limit: there the curve is the network's."
 		}
 	}
 	return text, note

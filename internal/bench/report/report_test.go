@@ -551,6 +551,20 @@ func TestSeveralRepetitionsWithoutAnIntervalAreNotCalledOne(t *testing.T) {
 	}
 }
 
+func TestACurveIsLabelledWithWhatLimitedIt(t *testing.T) {
+	for limit, want := range map[validity.Bottleneck]string{
+		validity.CPUQuota: "",
+		validity.HSM:      "At some points the HSM was the limit: there the curve is the HSM's.",
+		validity.Network:  "At some points the network was the limit: there the curve is the network's.",
+	} {
+		point := Point{Mode: "hybrid", Replicas: 1, Capacity: &Capacity{Bottleneck: validity.Finding{Bottleneck: limit}}}
+		point.Capacity.Valid = true
+		if _, note := label(Report{Points: []Point{point}}, "hybrid"); note != want {
+			t.Errorf("%s: %q, want %q", limit, note, want)
+		}
+	}
+}
+
 // Nobody observes the quotas of other servers' replicas, which have the gateway's.
 func TestAQuotaThatWasNotObservedIsNotDenied(t *testing.T) {
 	point := Point{Mode: "hybrid.plain", Replicas: 1, Capacity: &Capacity{}}

@@ -126,18 +126,12 @@ func Name(e Evidence) Finding {
 		}
 		at(CPUQuota, text, percent(least))
 	}
-	for _, d := range []struct {
-		name Bottleneck
-		of   *Dependency
-	}{{HSM, e.HSM}, {Redis, e.Redis}} {
-		if d.of == nil {
-			continue
+	if e.HSM != nil {
+		if over(e.HSM.Use, busy) {
+			at(HSM, "HSM was busy for %s of what it has", percent(*e.HSM.Use))
 		}
-		if over(d.of.Use, busy) {
-			at(d.name, "%s was busy for %s of what it has", d.name, percent(*d.of.Use))
-		}
-		if over(d.of.WaitShare, waiting) {
-			at(d.name, "%s of the server's time was spent waiting for %s", percent(*d.of.WaitShare), d.name)
+		if over(e.HSM.WaitShare, waiting) {
+			at(HSM, "%s of the server's time was spent waiting for HSM", percent(*e.HSM.WaitShare))
 		}
 	}
 	if over(e.Network.Retransmitted, retransmitted) {
@@ -154,6 +148,25 @@ func Name(e Evidence) Finding {
 		}
 	}
 	return found
+}
+
+// spare says what a deliberate limit had left, so that more clients would have made more
+// handshakes; empty where that is nothing. To be waited for is not to be full: with few
+// clients and a signature, or a way, that takes long, throughput is that of the clients.
+func (e Evidence) spare(limit Bottleneck) string {
+	switch {
+	case limit == HSM && (e.HSM == nil || !over(e.HSM.Use, busy)):
+		use := 0.0
+		if e.HSM != nil && e.HSM.Use != nil {
+			use = *e.HSM.Use
+		}
+		return fmt.Sprintf("HSM was busy for %s of what it has, want %s", percent(use), percent(busy))
+	case limit == Network && e.Network.Retransmitted == nil:
+		return "nobody observed whether segments were sent again, as a network that is full has it"
+	case limit == Network && !over(e.Network.Retransmitted, retransmitted):
+		return fmt.Sprintf("%s of the segments were sent again, want %s: a network that is full loses them", percent(*e.Network.Retransmitted), percent(retransmitted))
+	}
+	return ""
 }
 
 func over(share *float64, limit float64) bool { return share != nil && *share >= limit }

@@ -148,7 +148,7 @@ type Traffic struct {
 }
 
 // HSMWait is for how long, in total, handshakes of a replica waited for so many
-// signatures, which Sessions can make at a time.
+// signatures, which Sessions can make at a time: those of the members that made them.
 type HSMWait struct {
 	Observed   time.Duration `json:"observed"`
 	Sessions   int64         `json:"sessions"`
@@ -322,6 +322,9 @@ func judgeReplicas(e Evidence) []Reason {
 		return reasons
 	case limit == CPUQuota, found.Bottleneck == CPUQuota: // with another one meant, as long as replicas are at their quotas, there are too few of them to reach it: the curve has yet to bend
 	case found.Bottleneck == limit: // replicas need not be at their quotas
+		if left := e.spare(limit); left != "" {
+			bad(NotSaturated, "the %s was meant to limit this point, and was waited for without being full: %s: it could have done more; add virtual users", limit.text(), left)
+		}
 		return reasons
 	default:
 		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.Bottleneck.text())

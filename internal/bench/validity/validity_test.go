@@ -98,10 +98,20 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
 		{"another limit", capacity, func(e *Evidence) {
 			e.Limit, e.Network.Retransmitted = HSM, share(0.05)
-			for i := range e.Replicas {
-				e.Replicas[i].ThrottledPeriods = 10
-			}
+			idle(e)
 		}, OtherLimit, "the HSM was meant to limit this point, and it was the network"},
+		{"an HSM that is far away", capacity, func(e *Evidence) {
+			e.Limit, e.HSM = HSM, &Dependency{Use: share(0.06), WaitShare: share(0.9)}
+			idle(e)
+		}, NotSaturated, "the HSM was meant to limit this point, and was waited for without being full: HSM was busy for 6 % of what it has, want 90 %: it could have done more; add virtual users"},
+		{"a network that is slow", capacity, func(e *Evidence) {
+			e.Limit, e.Network = Network, Path{Share: share(0.9), Retransmitted: share(0.001)}
+			idle(e)
+		}, NotSaturated, "0.1 % of the segments were sent again, want 1 %"},
+		{"a network that nobody looked at", capacity, func(e *Evidence) {
+			e.Limit, e.Network = Network, Path{Share: share(0.9)}
+			idle(e)
+		}, NotSaturated, "nobody observed whether segments were sent again"},
 		{"short of memory", capacity, func(e *Evidence) { e.Replicas[1].MemoryStalled = share(0.4) }, OtherLimit, "the replicas' CPU quota was meant to limit this point, and it was the replicas' memory: replica gateway-b waited for memory for 40 % of the time; raise resources.limits.memory"},
 		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
 		{"replica killed", latency, func(e *Evidence) { e.Replicas[0].OOMKills = 1 }, ReplicasDisturbed, "replica gateway-a was killed for lack of memory: raise resources.limits.memory"},
@@ -162,15 +172,26 @@ func TestMeasurementsAtTheRulesLimitsAreResults(t *testing.T) {
 	}
 }
 
-// With an HSM as the deliberate limit replicas are not throttled, and need not be.
+// With an HSM or a network as the deliberate limit replicas are not throttled, and need not be.
 func TestADeliberateLimitTakesTheQuotasPlace(t *testing.T) {
-	e := capacity()
-	e.Limit, e.HSM = HSM, &Dependency{Use: share(0.97), WaitShare: share(0.8)}
+	for limit, change := range map[Bottleneck]func(*Evidence){
+		HSM:     func(e *Evidence) { e.HSM = &Dependency{Use: share(0.97), WaitShare: share(0.8)} },
+		Network: func(e *Evidence) { e.Network = Path{Share: share(0.3), Retransmitted: share(0.02)} },
+	} {
+		e := capacity()
+		e.Limit = limit
+		change(&e)
+		idle(&e)
+		if reasons := Judge(e); len(reasons) != 0 {
+			t.Errorf("%s: %v", limit, reasons)
+		}
+	}
+}
+
+// idle replicas have CPU to spare.
+func idle(e *Evidence) {
 	for i := range e.Replicas {
 		e.Replicas[i].ThrottledPeriods = 10
-	}
-	if reasons := Judge(e); len(reasons) != 0 {
-		t.Error(reasons)
 	}
 }
 
@@ -226,7 +247,6 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		{"HSM's latency", spare, func(e *Evidence) { e.HSM = &Dependency{WaitShare: share(0.7)} }, HSM, "70 % of the server's time was spent waiting for HSM", nil},
 		{"HSM beside the quota", capacity, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.95), WaitShare: share(0.7)} }, CPUQuota, "every replica", []Bottleneck{HSM}},
 		{"idle HSM", spare, func(e *Evidence) { e.HSM = &Dependency{Use: share(0.3), WaitShare: share(0.1)} }, Unknown, "", nil},
-		{"Redis", spare, func(e *Evidence) { e.Redis = &Dependency{Use: share(0.99)} }, Redis, "Redis was busy for 99 %", nil},
 		{"Redis that gives no ticket keys", capacity, func(e *Evidence) {
 			e.Resumes, e.Resumed, e.Redis = true, 1200, &Dependency{Without: 2}
 		}, Redis, "2 of 2 replicas had no ticket keys of the store, and 50 % of the handshakes were resumed", []Bottleneck{CPUQuota}},
