@@ -39,7 +39,7 @@ type Row struct {
 	Figure   string `json:"figure"`
 	Baseline string `json:"baseline,omitempty"`
 	Now      string `json:"now,omitempty"`
-	// Ratio of now to the baseline.
+	// Ratio of now to the baseline; failures and shares have none.
 	Ratio  stats.Estimate `json:"ratio"`
 	Change Change         `json:"change"`
 	// Reason why it cannot be compared.
@@ -91,10 +91,10 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 			}
 			was, known := baseline.mode(p.Mode)
 			is, _ := r.mode(p.Mode)
-			measured := slices.ContainsFunc(baseline.Points, func(b Point) bool { return b.Mode == p.Mode })
-			if !known || !measured || !sameMode(was, is) {
+			known = known && baseline.measures(p.Mode)
+			if !known || !sameMode(was, is) {
 				reason := "the baseline's mode of this name is another one"
-				if !known || !measured {
+				if !known {
 					reason = "the baseline does not have this mode"
 				}
 				c.Rows = appendRow(c.Rows, Row{Mode: p.Mode, Figure: "all", Change: Incomparable, Reason: reason})
@@ -111,8 +111,28 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 			}
 			c.Rows = append(c.Rows, comparePoints(before, p, is, tolerance)...)
 		}
+		for _, gone := range r.gone(baseline) {
+			c.Rows = appendRow(c.Rows, gone)
+		}
 	}
 	r.Comparison = c
+}
+
+// gone are the modes and the numbers of replicas that the baseline has and the report has
+// not: what is not measured any more may be worse.
+func (r Report) gone(baseline Report) []Row {
+	var rows []Row
+	for _, b := range baseline.Points {
+		if _, there := r.point(b.Mode, b.Replicas); there || baseline.ofPeer(b) {
+			continue
+		}
+		row := Row{Mode: b.Mode, Replicas: b.Replicas, Figure: "all", Change: Incomparable, Reason: "the baseline has this point, and now it is not measured"}
+		if !r.measures(b.Mode) {
+			row.Replicas, row.Reason = 0, "the baseline has this mode, and now it is not measured"
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // mostly is the kind of a point's handshakes: a fallback to another group may be faster,
@@ -157,7 +177,11 @@ func (r Row) String() string {
 	if r.Reason != "" {
 		return fmt.Sprintf("%s: %s: %s", where, r.Figure, r.Reason)
 	}
-	return fmt.Sprintf("%s: %s: %s, and now %s (%s times it)", where, r.Figure, r.Baseline, r.Now, withInterval(r.Ratio, figure3))
+	text := fmt.Sprintf("%s: %s: %s, and now %s", where, r.Figure, r.Baseline, r.Now)
+	if r.Ratio.N > 0 {
+		text += fmt.Sprintf(" (%s times it)", withInterval(r.Ratio, figure3))
+	}
+	return text
 }
 
 func sameMode(a, b Mode) bool {
@@ -245,8 +269,9 @@ func changedImages(was, is []Image) []ChangedImage {
 }
 
 const (
-	measuredOnce = "one of them was measured once: there is no interval"
-	notObserved  = "not observed in both"
+	measuredOnce     = "one of them was measured once: there is no interval"
+	notObserved      = "not observed in both"
+	nothingAttempted = "nothing was attempted"
 )
 
 // comparePoints has a row for each figure that the baseline has: one that is not there
@@ -314,7 +339,55 @@ func comparePoints(was, is Point, mode Mode, tolerance float64) []Row {
 			add(now.Name(), duration(before.Value), duration(now.Value), ratio, reason, false)
 		}
 	}
+	share := func(figure, before, now string, change Change) {
+		row := Row{Mode: is.Mode, Replicas: is.Replicas, Figure: figure, Baseline: before, Now: now, Change: change}
+		switch {
+		case is.Attempts == 0:
+			row.Change, row.Reason = Incomparable, nothingAttempted
+		case min(was.repetitions(), is.repetitions()) < 2:
+			row.Change, row.Reason = Incomparable, measuredOnce
+		}
+		rows = append(rows, row)
+	}
+	if was.Attempts > 0 {
+		share("failures", was.failureShare(), is.failureShare(), changeOfFailures(was, is, tolerance))
+		if mode.Resumed {
+			share("resumption", percent(was.Resumption), percent(is.Resumption), changeOfShare(was.Resumption, is.Resumption, tolerance))
+		}
+	}
 	return rows
+}
+
+// changeOfFailures goes without a ratio, which there is none of where nothing failed
+// before, and allows for a few by chance. They are Worse when so many of both reports'
+// failures would be of now in fewer than one of 40 runs, even if attempts failed more
+// often than before by the tolerance: six, where none of as many did. Better is the same
+// of the baseline's. Each failure counts, also of many that have one cause.
+func changeOfFailures(was, is Point, tolerance float64) Change {
+	const rare = (1 - stats.Confidence) / 2
+	ofNow := func(times float64) float64 { // which share of the failures, if attempts fail so many times as often
+		now := times * float64(is.Attempts)
+		return now / (now + float64(was.Attempts))
+	}
+	switch before, now := was.Failed(), is.Failed(); {
+	case stats.AtLeast(now, before+now, ofNow(1+tolerance)) < rare:
+		return Worse
+	case stats.AtLeast(before, before+now, 1-ofNow(1-tolerance)) < rare:
+		return Better
+	}
+	return Same
+}
+
+// changeOfShare of what is better the greater it is, and of so many handshakes that chance
+// is no part of it.
+func changeOfShare(was, is, tolerance float64) Change {
+	switch {
+	case is < was*(1-tolerance):
+		return Worse
+	case is > was*(1+tolerance):
+		return Better
+	}
+	return Same
 }
 
 // attempts of which percentiles are.

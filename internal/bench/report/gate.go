@@ -214,7 +214,7 @@ func (r Report) figure(m threshold.Metric, p Point) (low, high float64, text, re
 			return 0, 0, "", fmt.Sprintf("%d of %d measurements have no result: what failed in them is not known; in the others %d of %d attempts did", missing, of, p.Failed(), p.Attempts)
 		}
 		if p.Attempts == 0 {
-			return 0, 0, "", "nothing was attempted"
+			return 0, 0, "", nothingAttempted
 		}
 		n := float64(p.Failed())
 		return n, n, fmt.Sprintf("%d of %d attempts", p.Failed(), p.Attempts), ""

@@ -205,6 +205,27 @@ func (p Point) Failed() int64 {
 	return n
 }
 
+// failureShare of the attempts, with their numbers.
+func (p Point) failureShare() string {
+	if p.Attempts == 0 {
+		return none
+	}
+	failed := p.Failed()
+	return fmt.Sprintf("%s %% (%s of %s)", figure3(100*float64(failed)/float64(p.Attempts)), whole(failed), whole(p.Attempts))
+}
+
+// repetitions that were measured, in the phase that has most.
+func (p Point) repetitions() int {
+	n := 0
+	if c := p.Capacity; c != nil {
+		n = len(c.Repetitions) - c.missing()
+	}
+	if l := p.Latency; l != nil {
+		n = max(n, len(l.Repetitions)-l.missing())
+	}
+	return n
+}
+
 // exchanged tells whether anything followed the handshakes.
 func (p Point) exchanged() bool {
 	return p.ExchangeBytes != nil || p.Latency != nil && p.Latency.Exchange > 0
@@ -458,6 +479,11 @@ func (r Report) point(mode string, replicas int) (Point, bool) {
 		}
 	}
 	return Point{}, false
+}
+
+// measures tells whether the report has points of a mode.
+func (r Report) measures(mode string) bool {
+	return slices.ContainsFunc(r.Points, func(p Point) bool { return p.Mode == mode })
 }
 
 func (r Report) scaling(mode string) (Scaling, bool) {

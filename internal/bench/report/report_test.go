@@ -989,7 +989,7 @@ func TestAPercentileThatJustHasNoSamplesIsNotCompared(t *testing.T) {
 		{9950, 0, Same},
 		{9550, 0, Same},
 		{9500, 0, Incomparable}, // beyond the tolerance of 5 %
-		{10_000, 200, Incomparable},
+		{10_000, 200, Worse},    // for the failures; the p99 is Incomparable
 	} {
 		before, now := run(10_050, 0), run(c.handshakes, c.failed)
 		if !before.Points[0].Latency.Percentile(99).Available() || now.Points[0].Latency.Percentile(99).Available() {
@@ -1003,9 +1003,107 @@ func TestAPercentileThatJustHasNoSamplesIsNotCompared(t *testing.T) {
 	}
 }
 
+// A refusal is faster than a handshake, and a gateway that refuses more clients no better
+// one. A few failures are chance, also where there were none.
+func TestFailuresAreCompared(t *testing.T) {
+	run := func(failed int64) Report { // of 10,000 attempts, in one of five repetitions of the latency
+		var all []Measurement
+		for block := 1; block <= 5; block++ {
+			m := measured(validity.Latency, block, 50, 1)
+			if block == 2 {
+				m.Result.Handshakes[0].Count -= failed
+				m.Result.Failures = map[shard.Failure]int64{shard.Timeout: failed}
+			}
+			all = append(all, measured(validity.Capacity, block, 100, 1), m)
+		}
+		return build(t, all...)
+	}
+	for _, c := range []struct {
+		before, now int64
+		want        Change
+	}{
+		{0, 0, Same}, {0, 1, Same}, {0, 5, Same}, {0, 6, Worse}, {6, 0, Better}, {5, 0, Same},
+		{2, 2, Same}, {100, 110, Same}, {100, 130, Same}, {100, 150, Worse}, {150, 100, Better},
+	} {
+		r := run(c.now)
+		r.Compare(run(c.before), tolerance, false)
+		i := slices.IndexFunc(r.Comparison.Rows, func(r Row) bool { return r.Figure == "failures" })
+		if i < 0 || r.Comparison.Rows[i].Change != c.want {
+			t.Fatalf("%d failed, and now %d: %+v, want %s", c.before, c.now, r.Comparison.Rows, c.want)
+		}
+		if change, _ := r.Comparison.Verdict(); change != c.want || r.Passed().Holds != (c.want != Worse) {
+			t.Errorf("%d failed, and now %d: the verdict is %s, passed %+v", c.before, c.now, change, r.Passed())
+		}
+	}
+	r := run(6)
+	r.Compare(run(0), tolerance, false)
+	if want := `: hybrid with 1 replicas: failures: 0 % (0 of 10,000), and now 0.06 % (6 of 10,000)`; !strings.HasSuffix(r.Passed().Message, want) {
+		t.Errorf("%q, want it to end with %q", r.Passed().Message, want)
+	}
+	r.Points[0].Attempts, r.Points[0].Failures = 0, nil
+	if r.Compare(run(0), tolerance, false); !slices.ContainsFunc(r.Comparison.Rows, func(r Row) bool {
+		return r.Figure == "failures" && r.Change == Incomparable && r.Reason == nothingAttempted
+	}) {
+		t.Errorf("of nothing: %+v", r.Comparison.Rows)
+	}
+}
+
+// Where tickets are no longer taken, handshakes are full ones.
+func TestWhatIsResumedIsComparedOfModesThatResume(t *testing.T) {
+	for _, c := range []struct {
+		resumes     bool
+		before, now float64
+		want        Change
+	}{
+		{true, 0.99, 0.97, Same}, {true, 0.99, 0.94, Worse}, {true, 0.9, 0.99, Better}, {true, 0, 0, Same}, {true, 0, 0.5, Better},
+		{false, 0.99, 0.5, ""},
+	} {
+		r, before := compared(t, 100, 2), compared(t, 100, 2)
+		r.Modes[0].Resumed, before.Modes[0].Resumed = c.resumes, c.resumes
+		r.Points[0].Resumption, before.Points[0].Resumption = c.now, c.before
+		r.Compare(before, tolerance, false)
+		var got Change
+		for _, row := range r.Comparison.Rows {
+			if row.Figure == "resumption" {
+				got = row.Change
+			}
+		}
+		if got != c.want || r.Passed().Holds != (c.want != Worse) {
+			t.Errorf("resumes %v, %v and now %v: %q, want %q; passed %+v", c.resumes, c.before, c.now, got, c.want, r.Passed())
+		}
+	}
+}
+
+// What is not measured any more may be worse. Other servers are compared within their own
+// run.
+func TestModesAndReplicasThatAreGoneAreIncomparable(t *testing.T) {
+	run := func(points ...Point) Report {
+		return Report{Name: "run", Modes: []Mode{{Name: "hybrid"}, {Name: "classical"}, {Name: "hybrid.plain", Peer: "plain", PeerOf: "hybrid"}}, Points: points}
+	}
+	at := func(mode string, replicas int) Point { return Point{Mode: mode, Replicas: replicas} }
+	before := run(at("hybrid", 1), at("hybrid", 2), at("hybrid", 4), at("classical", 1), at("classical", 2), at("hybrid.plain", 1))
+	now := run(at("hybrid", 1))
+	now.Compare(before, tolerance, false)
+	want := []Row{
+		{Mode: "hybrid", Replicas: 2, Figure: "all", Change: Incomparable, Reason: "the baseline has this point, and now it is not measured"},
+		{Mode: "hybrid", Replicas: 4, Figure: "all", Change: Incomparable, Reason: "the baseline has this point, and now it is not measured"},
+		{Mode: "classical", Figure: "all", Change: Incomparable, Reason: "the baseline has this mode, and now it is not measured"},
+	}
+	if diff := cmp.Diff(want, now.Comparison.Rows); diff != "" {
+		t.Error(diff)
+	}
+	if got := now.Passed(); got.Holds || got.Reason != "Incomparable" || !strings.HasSuffix(got.Message, " | classical: all: the baseline has this mode, and now it is not measured") {
+		t.Errorf("%+v", got)
+	}
+	now = run(before.Points...)
+	if now.Compare(run(before.Points[:5]...), tolerance, false); len(now.Comparison.Rows) != 0 {
+		t.Errorf("nothing is gone: %+v", now.Comparison.Rows)
+	}
+}
+
 // What the rows say, the headline and the condition say too.
 func TestAllOfTheReportHasOneTolerance(t *testing.T) {
-	for within, want := range map[float64]string{0.05: "1 better, 0 worse, 0 undecided, 0 not comparable, 4 the same", 0.2: "0 better, 0 worse, 0 undecided, 0 not comparable, 5 the same"} {
+	for within, want := range map[float64]string{0.05: "1 better, 0 worse, 0 undecided, 0 not comparable, 5 the same", 0.2: "0 better, 0 worse, 0 undecided, 0 not comparable, 6 the same"} {
 		r := compared(t, 115, 2)
 		r.Compare(compared(t, 100, 2), within, false)
 		if !strings.Contains(r.Headline(), want) {

@@ -519,7 +519,7 @@ const others = "The machines, quotas or load are not the same"
 
 // reading says how to read a comparison.
 func (c Comparison) reading() string {
-	return fmt.Sprintf("A figure is better or worse when it is so by more than %s with all of the interval of its ratio (Welch's, on logarithms), undecided when it is worse by more than that but part of the interval is not, and else the same.", c.tolerance())
+	return fmt.Sprintf("A figure is better or worse when it is so by more than %s with all of the interval of its ratio (Welch's, on logarithms), undecided when it is worse by more than that but part of the interval is not, and else the same. Failures, of which a few are chance, are better or worse when they are so by more than that and in fewer than one of 40 runs by chance (binomial test); the resumption by more than that.", c.tolerance())
 }
 
 // beside says how to read a comparison with other servers.

@@ -110,6 +110,18 @@ func welch(seA float64, nA int, seB float64, nB int) float64 {
 	return (a + b) * (a + b) / (a*a/float64(nA-1) + b*b/float64(nB-1))
 }
 
+// AtLeast is the probability that k of n things, or more, are what each is with
+// probability p: the upper tail of the binomial distribution.
+func AtLeast(k, n int64, p float64) float64 {
+	switch {
+	case k <= 0:
+		return 1
+	case k > n:
+		return 0
+	}
+	return mathext.RegIncBeta(float64(k), float64(n-k)+1, p)
+}
+
 // tQuantile is Student's t for a two-sided interval.
 func tQuantile(degrees float64) float64 {
 	x := mathext.InvRegIncBeta(degrees/2, 0.5, 1-Confidence)

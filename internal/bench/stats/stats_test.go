@@ -32,6 +32,20 @@ func TestQuantilesOfStudentsT(t *testing.T) {
 	near(t, "of very many samples: the normal distribution's", tQuantile(1e7), 1.959964, 1e-6)
 }
 
+// By hand: coins, and of five dice no, one and two sixes.
+func TestTheTailOfTheBinomialDistribution(t *testing.T) {
+	for _, c := range []struct {
+		k, n int64
+		p    float64
+		want float64
+	}{
+		{6, 6, 0.5, 1.0 / 64}, {5, 6, 0.5, 7.0 / 64}, {0, 6, 0.5, 1}, {7, 6, 0.5, 0}, {0, 0, 0.5, 1}, {1, 6, 0, 0}, {6, 6, 1, 1},
+		{3, 5, 1.0 / 6, 1 - (3125.0+5*625+10*125)/7776},
+	} {
+		near(t, "at least", AtLeast(c.k, c.n, c.p), c.want, 1e-12)
+	}
+}
+
 // The hours of sleep that ten patients gained by each of two drugs: Student, "The
 // probable error of a mean", Biometrika 6 (1908); R's data set "sleep".
 var (
