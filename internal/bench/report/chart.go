@@ -65,12 +65,12 @@ func steps(greatest float64, few int) []float64 {
 
 // scalingChart is the curve of a mode.
 type scalingChart struct {
-	ID, Mode, Description, Law, Predicted, Label, Note string
-	Height, Bottom, Left, Right                        string
-	XTicks, YTicks                                     []tick
-	Ideal, Band, Line, Beyond                          string // paths
-	Measured                                           string // where the measured ones end
-	Points                                             []scalingPoint
+	ID, Mode, Description, Law, Predicted, Label, Note, Relative string
+	Height, Bottom, Left, Right                                  string
+	XTicks, YTicks                                               []tick
+	Ideal, Band, Line, Beyond                                    string // paths
+	Measured                                                     string // where the measured ones end
+	Points                                                       []scalingPoint
 }
 
 type scalingPoint struct {
@@ -104,7 +104,7 @@ func (r Report) scalingChart(mode string) (scalingChart, bool) {
 	if len(points) == 0 {
 		return scalingChart{}, false
 	}
-	c := scalingChart{Mode: mode, Law: curve.Law(), Predicted: curve.Predicted(), Label: curve.Label, Note: curve.Note, Height: fmt.Sprint(height), Bottom: fmt.Sprint(bottom), Left: fmt.Sprint(leftMargin), Right: fmt.Sprint(chartWidth - endMargin)}
+	c := scalingChart{Mode: mode, Law: curve.Law(), Predicted: curve.Predicted(), Label: curve.Label, Note: curve.Note, Relative: curve.relative(), Height: fmt.Sprint(height), Bottom: fmt.Sprint(bottom), Left: fmt.Sprint(leftMargin), Right: fmt.Sprint(chartWidth - endMargin)}
 	if !fitted {
 		c.Law = "No fit: no point is valid."
 	}

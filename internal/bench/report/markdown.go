@@ -101,7 +101,7 @@ func (r Report) Markdown() string {
 			}
 			latency = append(latency, append(cells, x.Max, x.Connect.String(), x.Resumption, x.Failures))
 		}
-		table([]string{"replicas", "valid", "handshakes/s", "efficiency", "server CPU a handshake", "a granted CPU-second", "busiest replica above its part", "machine idle", "memory of a pod", "limit"}, capacity)
+		table([]string{"replicas", "valid", "handshakes/s", "efficiency" + s.Relative, "server CPU a handshake", "a granted CPU-second", "busiest replica above its part", "machine idle", "memory of a pod", "limit"}, capacity)
 		table([]string{"replicas", "min", "mean", "p50", "p95", "p99", "p99.9", "max", "TCP's connect before it", "resumed", "failures"}, latency)
 		if curve, ok := r.scaling(s.Mode.Name); ok {
 			line("%s %s\n", curve.Label, curve.Note)

@@ -423,7 +423,8 @@ type Bytes struct {
 // Scaling is the curve of a mode.
 type Scaling struct {
 	Mode string `json:"mode"`
-	// Base is the number of replicas that efficiencies relate to.
+	// Base is the number of replicas that efficiencies relate to: the least with a valid
+	// capacity.
 	Base         int          `json:"base"`
 	Efficiencies []Efficiency `json:"efficiencies,omitempty"`
 	// Fit is nil where it is not available.
@@ -438,6 +439,15 @@ type Scaling struct {
 	// Label says what kind of curve it is, Note what else limited it.
 	Label string `json:"label"`
 	Note  string `json:"note,omitempty"`
+}
+
+// relative says of an efficiency or of the ideal what it relates to, where that is not one
+// replica.
+func (s Scaling) relative() string {
+	if s.Base <= 1 {
+		return ""
+	}
+	return " relative to " + replicas(s.Base)
 }
 
 // Efficiency of some replicas.

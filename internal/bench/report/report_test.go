@@ -830,6 +830,43 @@ func TestAnEfficiencyIsRelativeToOneReplicaOrUnmeasured(t *testing.T) {
 	}
 }
 
+// Where one replica has no valid capacity, what is relative to more says so wherever it
+// stands.
+func TestAnEfficiencyThatIsRelativeToMoreReplicasSaysSo(t *testing.T) {
+	run := func(least int) Report {
+		var ms []Measurement
+		for block := 1; block <= 3; block++ {
+			for replicas := least; replicas <= 4; replicas *= 2 {
+				m := measured(validity.Capacity, block, 50*float64(replicas), 1)
+				m.Replicas, m.Evidence.WantedReplicas = replicas, replicas
+				for len(m.Evidence.Replicas) < replicas {
+					m.Evidence.Replicas = append(m.Evidence.Replicas, m.Evidence.Replicas[0])
+				}
+				ms = append(ms, m)
+			}
+		}
+		return build(t, ms...)
+	}
+	for least, c := range map[int]struct{ markdown, finding, column, ideal string }{
+		1: {"| efficiency |", "handshakes of one replica, efficiency 1.000 (", ">Efficiency<", ""},
+		2: {"| efficiency relative to 2 replicas |", "handshakes of 2 replicas, efficiency relative to 2 replicas 1.000 (", ">Efficiency relative to 2 replicas<", "The ideal is relative to 2 replicas."},
+	} {
+		r := run(least)
+		page, err := r.HTML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{c.column, c.finding, c.ideal} {
+			if !strings.Contains(page, want) {
+				t.Errorf("from %d: the page does not say %q", least, want)
+			}
+		}
+		if text := r.Markdown(); !strings.Contains(text, c.markdown) || !strings.Contains(text, c.finding) || least == 1 && strings.Contains(text+page, "relative to") {
+			t.Errorf("from %d: %s", least, text)
+		}
+	}
+}
+
 // Without thresholds and a baseline a run neither passes nor fails: it has no
 // condition Passed, and its page no badge.
 func TestARunThatIsToDecideNothingHasNoJudgement(t *testing.T) {

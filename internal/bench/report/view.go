@@ -65,8 +65,8 @@ func (r Report) Findings() []string {
 		if e.Replicas == s.Base {
 			continue
 		}
-		text := fmt.Sprintf("%s: with %d replicas %s times the handshakes of %s, efficiency %s.", s.Mode, e.Replicas,
-			figure3(e.Estimate.Value*float64(e.Replicas)/float64(s.Base)), replicas(s.Base), withInterval(e.Estimate, share3))
+		text := fmt.Sprintf("%s: with %d replicas %s times the handshakes of %s, efficiency%s %s.", s.Mode, e.Replicas,
+			figure3(e.Estimate.Value*float64(e.Replicas)/float64(s.Base)), replicas(s.Base), s.relative(), withInterval(e.Estimate, share3))
 		if e.Estimate.Interval != nil && e.Estimate.Interval.Low > 1 {
 			text += " More than 1 says that the first replica was dear, and not that replicas help each other."
 		}
@@ -200,6 +200,8 @@ func (s Scaling) Predicted() string {
 type section struct {
 	Mode Mode
 	Rows []row
+	// Relative says what their efficiencies relate to.
+	Relative string
 	// Exchanges followed the handshakes.
 	Exchanges bool
 	// Notes are about points: of several that have the same one, it is there once.
@@ -305,7 +307,8 @@ const none = "–"
 func (r Report) sections() []section {
 	var all []section
 	for _, m := range r.Modes {
-		s := section{Mode: m}
+		curve, _ := r.scaling(m.Name)
+		s := section{Mode: m, Relative: curve.relative()}
 		for _, p := range r.Points {
 			if p.Mode == m.Name {
 				s.Rows, s.Exchanges = append(s.Rows, r.row(p)), s.Exchanges || p.exchanged()
