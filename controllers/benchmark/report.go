@@ -48,8 +48,9 @@ func head(s state) report.Report {
 	for _, m := range b.Spec.Modes {
 		mode := report.Mode{Name: m.Name, Resumed: resumes(m), HSM: s.inHSM[m.Name]}
 		if m.Operation != v1alpha1.BenchmarkOperationHandshake {
-			mode.Operation = string(m.Operation)
+			mode.Operation, mode.Path = string(m.Operation), generator.PathOf(m)
 		}
+		mode.Listener, mode.ServerName = target(s, m)
 		mode.Transfer = int64(m.Size.Bytes())
 		for _, g := range m.Groups {
 			mode.Groups = append(mode.Groups, string(g))
@@ -69,6 +70,22 @@ func head(s state) report.Report {
 	}
 	r.Environment = environment(s)
 	return r
+}
+
+// target of a mode's load: the listener and the server name, as far as the gateway, which
+// may be gone, still has them.
+func target(s state, m v1alpha1.BenchmarkMode) (listener, serverName string) {
+	gateway := cmp.Or(s.measured, s.source)
+	if gateway == nil {
+		return "", ""
+	}
+	if l, err := generator.ListenerOf(s.benchmark, m, gateway); err == nil {
+		listener = l.Name
+	}
+	if t, err := generator.TargetOf(s.benchmark, m, gateway); err == nil {
+		serverName = t.ServerName
+	}
+	return listener, serverName
 }
 
 // environment that the figures belong to, as far as it was observed.

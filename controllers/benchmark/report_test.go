@@ -93,6 +93,41 @@ func TestPodsThatMeasuredApartHaveNoResult(t *testing.T) {
 	}
 }
 
+// What a load asks for is what it gets: another listener has another certificate.
+func TestTheReportSaysWhatTheLoadAskedFor(t *testing.T) {
+	b := inPlace("Running")
+	b.Spec.Target.Listener, b.Spec.Target.ServerName = "https", "shop.example.com"
+	mode := b.Spec.Modes[0]
+	mode.Operation = v1alpha1.BenchmarkOperationHandshake
+	request, own := mode, mode
+	request.Name, request.Operation, request.Path = "request", v1alpha1.BenchmarkOperationRequest, "/large"
+	own.Name, own.Operation, own.Listener = "own", v1alpha1.BenchmarkOperationTransfer, "admin"
+	b.Spec.Modes = []v1alpha1.BenchmarkMode{mode, request, own}
+	gateway := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web"}, Spec: v1alpha1.QTLSGatewaySpec{Listeners: []v1alpha1.Listener{
+		{Name: "first", Port: 443, Hostnames: []v1alpha1.Hostname{"first.example.com"}},
+		{Name: "https", Port: 8443, Hostnames: []v1alpha1.Hostname{"www.example.com"}},
+		{Name: "admin", Port: 9443, Hostnames: []v1alpha1.Hostname{"admin.example.com"}},
+	}}}
+	type asked struct{ Listener, ServerName, Path string }
+	for name, c := range map[string]struct {
+		s    state
+		want []asked
+	}{
+		"measured":                   {state{benchmark: b, measured: gateway}, []asked{{"https", "shop.example.com", ""}, {"https", "shop.example.com", "/large"}, {"admin", "admin.example.com", "/"}}},
+		"the copy of it is gone":     {state{benchmark: b, source: gateway}, []asked{{"https", "shop.example.com", ""}, {"https", "shop.example.com", "/large"}, {"admin", "admin.example.com", "/"}}},
+		"the gateway itself is, too": {state{benchmark: b}, []asked{{}, {Path: "/large"}, {Path: "/"}}},
+	} {
+		c.s.plan = plan.Of(b.Spec, 7)
+		var got []asked
+		for _, m := range head(c.s).Modes {
+			got = append(got, asked{m.Listener, m.ServerName, m.Path})
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
 // The load was made somewhere, with some image: another client's machine makes another
 // figure.
 func TestTheReportSaysWhereTheLoadWasMade(t *testing.T) {

@@ -110,6 +110,9 @@ func ListenerOf(b *v1alpha1.QTLSBenchmark, mode v1alpha1.BenchmarkMode, gateway 
 	return nil, fmt.Errorf("%s: QTLSGateway %q has no listener %q; it has %s", field, b.Spec.GatewayRef.Name, name, strings.Join(names, ", "))
 }
 
+// PathOf a mode's requests.
+func PathOf(mode v1alpha1.BenchmarkMode) string { return cmp.Or(mode.Path, "/") }
+
 // Point names a measurement of a benchmark: one that was deleted and made again
 // is another.
 func Point(b *v1alpha1.QTLSBenchmark, m plan.Measurement) string {
@@ -162,9 +165,9 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 	l.Start = now.Add(plan.StartDelay(Pods(b), int32(l.VUs), attempt)).UnixNano()
 	switch mode.Operation {
 	case v1alpha1.BenchmarkOperationRequest:
-		l.Operation, l.Path = load.Request, cmp.Or(mode.Path, "/")
+		l.Operation, l.Path = load.Request, PathOf(mode)
 	case v1alpha1.BenchmarkOperationTransfer:
-		l.Operation, l.Path, l.Size = load.Transfer, cmp.Or(mode.Path, "/"), mode.Size.Bytes()
+		l.Operation, l.Path, l.Size = load.Transfer, PathOf(mode), mode.Size.Bytes()
 	}
 	l.Client.Resumption = mode.Handshake == v1alpha1.BenchmarkHandshakeResumed
 	for _, name := range mode.Groups {

@@ -93,7 +93,7 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 			is, _ := r.mode(p.Mode)
 			known = known && baseline.measures(p.Mode)
 			if !known || !sameMode(was, is) {
-				reason := "the baseline's mode of this name is another one"
+				reason := fmt.Sprintf("the baseline's mode of this name is another one: %s, and now %s", was.Describe(), is.Describe())
 				if !known {
 					reason = "the baseline does not have this mode"
 				}
@@ -184,8 +184,11 @@ func (r Row) String() string {
 	return text
 }
 
+// sameMode as far as it is known: older reports do not tell of the listener, the server
+// name and the path.
 func sameMode(a, b Mode) bool {
-	return a.Operation == b.Operation && slices.Equal(a.Groups, b.Groups) && slices.Equal(a.SignatureSchemes, b.SignatureSchemes) && a.Resumed == b.Resumed && a.HSM == b.HSM && a.Transfer == b.Transfer && a.Peer == b.Peer
+	same := func(a, b string) bool { return a == b || a == "" || b == "" }
+	return same(a.Listener, b.Listener) && same(a.ServerName, b.ServerName) && same(a.Path, b.Path) && a.Operation == b.Operation && slices.Equal(a.Groups, b.Groups) && slices.Equal(a.SignatureSchemes, b.SignatureSchemes) && a.Resumed == b.Resumed && a.HSM == b.HSM && a.Transfer == b.Transfer && a.Peer == b.Peer
 }
 
 // differences of what figures depend on, and that is not the product.

@@ -29,8 +29,8 @@ type made struct {
 
 var madeModes = []made{
 	{Mode{Name: "classical-full", Groups: []string{"X25519"}, SignatureSchemes: []string{"rsa_pss_rsae_sha256"}}, 33, 0.004, 0.0002, 3100 * time.Microsecond, 0.30, 0.12, 1300 * time.Microsecond, Bytes{517, 5400, 4100}},
-	{Mode{Name: "hybrid-full", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}}, 41, 0.004, 0.0002, 2600 * time.Microsecond, 0.35, 0.32, 1100 * time.Microsecond, Bytes{1700, 19800, 17300}},
-	{Mode{Name: "hybrid-resumed", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, Resumed: true, Transfer: 16 << 10}, 104, 0.006, 0.0004, 900 * time.Microsecond, 0.40, 0.41, 410 * time.Microsecond, Bytes{2100, 1400, 0}},
+	{Mode{Name: "hybrid-full", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, Listener: "https", ServerName: "www.example.com"}, 41, 0.004, 0.0002, 2600 * time.Microsecond, 0.35, 0.32, 1100 * time.Microsecond, Bytes{1700, 19800, 17300}},
+	{Mode{Name: "hybrid-resumed", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, Resumed: true, Transfer: 16 << 10, Path: "/upload"}, 104, 0.006, 0.0004, 900 * time.Microsecond, 0.40, 0.41, 410 * time.Microsecond, Bytes{2100, 1400, 0}},
 	{Mode{Name: "hybrid-hsm", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, HSM: true}, 38, 0.05, 0.012, 7400 * time.Microsecond, 0.45, 0.12, 1200 * time.Microsecond, Bytes{1700, 19800, 17300}},
 	{Mode{Name: "pqc-only", Groups: []string{"MLKEM768"}, SignatureSchemes: []string{"mldsa65"}}, 43, 0.004, 0.0001, 2500 * time.Microsecond, 0.34, 0.31, 1050 * time.Microsecond, Bytes{1660, 19760, 17300}},
 	{Mode{Name: "nginx-hybrid", Groups: []string{"X25519MLKEM768"}, SignatureSchemes: []string{"mldsa65"}, Peer: "nginx 1.28", PeerOf: "hybrid-full"}, 37, 0.004, 0.0002, 2800 * time.Microsecond, 0.38, 0.31, 1200 * time.Microsecond, Bytes{1700, 19800, 17300}},
@@ -224,7 +224,7 @@ func awkwardReport(t testing.TB) Report {
 			Versions: []Program{{injected, injected}}, Images: []Image{{injected, injected}}, Quotas: []Quota{{injected, injected, injected}},
 			Machines: []Machine{{Name: injected, CPUModel: injected, CPUs: 2, Flags: []string{injected}, Kernel: injected}, {Name: "n2", CPUModel: "other"}},
 		},
-		Modes: []Mode{{Name: injected, Groups: []string{injected}, SignatureSchemes: []string{injected}}, {Name: long, PeerOf: injected, Peer: injected}, {Name: "nothing"}},
+		Modes: []Mode{{Name: injected, Groups: []string{injected}, SignatureSchemes: []string{injected}, Listener: injected, ServerName: injected, Path: injected}, {Name: long, PeerOf: injected, Peer: injected}, {Name: "nothing"}},
 	}
 	var ms []Measurement
 	for _, mode := range []string{injected, long} {

@@ -123,6 +123,12 @@ type Mode struct {
 	Operation string `json:"operation,omitempty"`
 	// Transfer is the size of the body in bytes, 0 without one.
 	Transfer int64 `json:"transfer,omitempty"`
+	// Listener of the gateway that was measured, the ServerName that clients asked for
+	// (SNI), and the Path of the requests, where there were any. In older reports, and
+	// where the gateway was gone before the report was made, they are empty.
+	Listener   string `json:"listener,omitempty"`
+	ServerName string `json:"serverName,omitempty"`
+	Path       string `json:"path,omitempty"`
 	// Peer is another server that was measured in the place of the gateway, and
 	// PeerOf the gateway's mode that it is compared with.
 	Peer   string `json:"peer,omitempty"`

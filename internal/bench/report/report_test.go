@@ -2,6 +2,7 @@ package report
 
 import (
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -1253,10 +1254,10 @@ func TestImagesThatChangedAreSaid(t *testing.T) {
 
 func TestWhatCannotBeCompared(t *testing.T) {
 	for want, change := range map[string]func(b *Report){
-		"the baseline does not have this mode":            func(b *Report) { b.Modes, b.Points = nil, nil },
-		"the baseline's mode of this name is another one": func(b *Report) { b.Modes[0].Resumed = true },
-		"the baseline has no such point":                  func(b *Report) { b.Points[0].Replicas = 3 },
-		"not valid in both":                               func(b *Report) { b.Points[0].Capacity.Valid = false },
+		"the baseline does not have this mode":                                              func(b *Report) { b.Modes, b.Points = nil, nil },
+		"the baseline's mode of this name is another one: resumed, and now full handshakes": func(b *Report) { b.Modes[0].Resumed = true },
+		"the baseline has no such point":                                                    func(b *Report) { b.Points[0].Replicas = 3 },
+		"not valid in both":                                                                 func(b *Report) { b.Points[0].Capacity.Valid = false },
 		measuredOnce: func(b *Report) {
 			p := &b.Points[0]
 			p.Capacity.Repetitions, p.Latency.Repetitions = p.Capacity.Repetitions[:1], p.Latency.Repetitions[:1]
@@ -1274,6 +1275,38 @@ func TestWhatCannotBeCompared(t *testing.T) {
 				t.Errorf("%+v, want %q", row, want)
 			}
 		}
+	}
+}
+
+// A listener has its own certificate, a name may choose another one, and a path another
+// backend. Reports that are older do not tell of them.
+func TestModesAtAnotherTargetAreIncomparable(t *testing.T) {
+	at := Mode{Name: "hybrid", Operation: "Request", Listener: "https", ServerName: "www.example.com", Path: "/"}
+	listener, name, path := at, at, at
+	listener.Listener, name.ServerName, path.Path = "admin", "api.example.com", "/large"
+	older := Mode{Name: "hybrid", Operation: "Request"}
+	for name, c := range map[string]struct {
+		was, is Mode
+		want    Change
+	}{
+		"the same":                   {at, at, Same},
+		"another listener":           {at, listener, Incomparable},
+		"another server name":        {at, name, Incomparable},
+		"another path":               {at, path, Incomparable},
+		"an older report":            {older, at, Same},
+		"older, the other way round": {at, older, Same},
+	} {
+		before, now := compared(t, 100, 2), compared(t, 100, 2)
+		before.Modes[0], now.Modes[0] = c.was, c.is
+		now.Compare(before, tolerance, false)
+		change, rows := now.Comparison.Verdict()
+		says := fmt.Sprintf("another one: %s, and now %s", c.was.Describe(), c.is.Describe())
+		if change != c.want || change == Incomparable && (len(rows) != 1 || !strings.HasSuffix(rows[0].Reason, says)) {
+			t.Errorf("%s: %s for %+v, want %s", name, change, rows, c.want)
+		}
+	}
+	if got, want := at.Describe(), "full handshakes; with an HTTP request; path /; listener https; server name www.example.com"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -165,6 +165,11 @@ func (m Mode) Describe() string {
 	if m.Transfer > 0 {
 		parts = append(parts, fmt.Sprintf("with %s of data", byteCount(float64(m.Transfer))))
 	}
+	for _, p := range [][2]string{{"path", m.Path}, {"listener", m.Listener}, {"server name", m.ServerName}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+p[1])
+		}
+	}
 	return strings.Join(parts, "; ")
 }
 
