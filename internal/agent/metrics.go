@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/haproxy"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 )
 
@@ -184,11 +184,10 @@ func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	open := map[string]int{}
 	for _, p := range proxies {
-		if listener, ok := strings.CutPrefix(p.Name, "listener."); ok && p.Frontend {
-			listener, _, _ = strings.Cut(listener, ".")
+		if listener, ok := haproxy.ListenerOfFrontend(p.Name); ok && p.Frontend {
 			open[listener] += p.Sessions // of all its binds
 		}
-		if listener, ok := strings.CutPrefix(p.Name, "backend."); ok && !p.Frontend {
+		if listener, ok := haproxy.ListenerOfBackend(p.Name); ok && !p.Frontend {
 			gauge(servers, float64(p.ActiveServers), listener)
 		}
 	}

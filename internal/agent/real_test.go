@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -628,6 +629,55 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 	pq, _ := w.clients()
 	if _, _, err := pq.get("/"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A connection that a port has taken is served also when its ClientHello comes
+// after the port has closed.
+func TestDrainServesWhatAPortHasTaken(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	pq, _ := w.clients()
+	address := fmt.Sprintf("127.0.0.1:%d", dualPort)
+	var taken []net.Conn
+	for range 40 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		taken = append(taken, conn)
+	}
+	if _, _, err := pq.get("/"); err != nil { // those before it have left the kernel's queue, too
+		t.Fatal(err)
+	}
+	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", "0s")
+	var out strings.Builder
+	drain.Stdout, drain.Stderr = &out, &out
+	if err := drain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the port is closed", func() error {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			return errors.New("it takes connections")
+		}
+		return nil
+	})
+	served := 0
+	for i, conn := range taken {
+		if err := tls.Client(conn, pq.config).HandshakeContext(t.Context()); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		} else {
+			served++
+		}
+		conn.Close()
+	}
+	t.Logf("%d of %d connections were served", served, len(taken))
+	if err := drain.Wait(); err != nil {
+		t.Errorf("drain: %v: %s", err, out.String())
 	}
 }
 

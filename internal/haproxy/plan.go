@@ -30,7 +30,7 @@ type bind struct {
 }
 
 // short is the name without what all frontends of listeners begin with.
-func (b bind) short() string { return strings.TrimPrefix(b.name, "listener.") }
+func (b bind) short() string { return strings.TrimPrefix(b.name, listenerPrefix) }
 
 // abstract socket on which the stage that chooses hands connections to it.
 func (b bind) abstractSocket() string { return "abns@qtls." + b.name }
@@ -50,11 +50,11 @@ func plan(l model.Listener, t model.TLS) (listener, error) {
 		case c.PostQuantum && t.MaxVersion == "TLSv1.2":
 			// Post-quantum signatures are of TLS 1.3 alone.
 		case c.PostQuantum:
-			postQuantum = append(postQuantum, bind{"listener." + l.Name + "." + strings.ToLower(string(c.Algorithm)), []model.Certificate{c}, true})
+			postQuantum = append(postQuantum, bind{listenerPrefix + l.Name + "." + strings.ToLower(string(c.Algorithm)), []model.Certificate{c}, true})
 		default:
 			last := len(classical) - 1
 			if last < 0 || slices.ContainsFunc(classical[last].certificates, sameKind(c)) {
-				name := "listener." + l.Name + ".classical"
+				name := listenerPrefix + l.Name + ".classical"
 				if last >= 0 {
 					name = fmt.Sprintf("%s-%d", name, len(classical)+1)
 				}

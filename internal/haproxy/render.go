@@ -251,7 +251,7 @@ func Ports(r dataplane.Revision) []int32 {
 	return slices.Compact(ports)
 }
 
-func backendName(l listener) string { return "backend." + l.Name }
+func backendName(l listener) string { return backendPrefix + l.Name }
 
 // backend is what the agent renders, with the endpoints of the day.
 func (r *renderer) backend(l listener) {

@@ -11,7 +11,7 @@ import (
 // of the listener that the server name chooses, with the best chain that the
 // client can verify. Policy is not enforced here.
 func (r *renderer) selection(port int32, listeners []listener) {
-	r.line("frontend port.%d from tcp", port)
+	r.line("frontend %s%d from tcp", selectionPrefix, port)
 	r.line("    bind %s", everyAddress(port))
 	if handsOn(listeners) {
 		r.line("    # The others wait in the kernel: what waits here keeps a connection from")
@@ -39,7 +39,7 @@ func (r *renderer) selection(port int32, listeners []listener) {
 	}
 }
 
-func (r *renderer) destination(b bind) string { return "to." + r.label(b.short()) }
+func (r *renderer) destination(b bind) string { return destinationPrefix + r.label(b.short()) }
 
 // readHello waits for the ClientHello, 3 seconds at most, and leaves what it
 // says in variables. HAProxy reads the server name itself, so a client that

@@ -264,6 +264,19 @@ func (a Admin) Proxies(ctx context.Context) ([]Proxy, error) {
 	return parseProxies(answer)
 }
 
+// DisableFrontend has a frontend take no more connections. Those that it has
+// go on.
+func (a Admin) DisableFrontend(ctx context.Context, name string) error {
+	answer, err := a.do(ctx, "disable frontend "+escape(name))
+	if err != nil {
+		return err
+	}
+	if message := strings.TrimSpace(answer); message != "" {
+		return &Refusal{Message(message)}
+	}
+	return nil
+}
+
 // parseProxies reads the CSV of `show stat` by the names in its first line.
 func parseProxies(answer string) ([]Proxy, error) {
 	records, err := csvRecords(strings.TrimPrefix(strings.TrimSpace(answer), "# "))
