@@ -160,13 +160,15 @@ func (r *Reconciler) scale(ctx context.Context, s state, m plan.Measurement) (ou
 // refused by a quota, a webhook, or the API server's rules: asking again does not help soon.
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
+// immutable is an error in a benchmark's spec, which does not change.
+func immutable(format string, args ...any) error {
+	return conditions.Stalled(v1alpha1.ReasonInvalid, "%s; a benchmark is immutable: create another one", fmt.Sprintf(format, args...))
+}
+
 // canBegin says why a run cannot begin: a problem that is stalled where nothing but
 // another benchmark helps, for a spec does not change.
 func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) error {
 	b, now := s.benchmark, r.Clock.Now()
-	immutable := func(format string, args ...any) error {
-		return conditions.Stalled(v1alpha1.ReasonInvalid, "%s; a benchmark is immutable: create another one", fmt.Sprintf(format, args...))
-	}
 	if _, err := thresholdsOf(b); err != nil {
 		return immutable("%v", err)
 	}
@@ -193,6 +195,9 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 		return err
 	}
 	if _, err := r.baseline(ctx, b); err != nil {
+		return err
+	}
+	if err := r.notTaken(ctx, b, stored(b, "", nil)); err != nil { // where the report will be
 		return err
 	}
 	var servers []peer.Server
@@ -323,9 +328,9 @@ func (r *Reconciler) notOurs(ctx context.Context, b *v1alpha1.QTLSBenchmark, nam
 	return client.IgnoreNotFound(err)
 }
 
-// apply an object that belongs to the benchmark, unless one of its name is there
-// that does not.
-func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c client.Object) error {
+// notTaken says whether there is an object of a name that the benchmark needs, and
+// that is not its own.
+func (r *Reconciler) notTaken(ctx context.Context, b *v1alpha1.QTLSBenchmark, c client.Object) error {
 	kind, name := c.GetObjectKind().GroupVersionKind(), c.GetName()
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(kind)
@@ -336,6 +341,16 @@ func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c cli
 	if err == nil && !metav1.IsControlledBy(existing, b) {
 		return conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%s %q exists in namespace %q and is not this benchmark's; delete or rename it, or rename the benchmark", kind.Kind, name, c.GetNamespace())
 	}
+	return nil
+}
+
+// apply an object that belongs to the benchmark, unless one of its name is there
+// that does not.
+func (r *Reconciler) apply(ctx context.Context, b *v1alpha1.QTLSBenchmark, c client.Object) error {
+	if err := r.notTaken(ctx, b, c); err != nil {
+		return err
+	}
+	kind, name := c.GetObjectKind().GroupVersionKind(), c.GetName()
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
 	if err != nil {
 		return err

@@ -429,6 +429,51 @@ func TestARunWhoseConfigMapsAreForbiddenSaysSoAndEnds(t *testing.T) {
 	}
 }
 
+// What has the name of the report's ConfigMap is somebody else's: that is said before
+// the run, and does not keep one from ending that has begun.
+func TestAReportWhoseNameIsTaken(t *testing.T) {
+	w := newWorld(t)
+	taken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "scaling-report"}, Data: map[string]string{"whose": "another's"}}
+	w.create(taken.DeepCopy())
+	b := w.benchmark()
+	w.steps(b, 2) // the plan, and the first step
+	const says = `ConfigMap "scaling-report" exists in namespace`
+	w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonNotApplied, says)
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+	if err := w.Delete(t.Context(), taken.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	for steps, back := 0, false; b.Status.CompletionTime == nil; steps++ {
+		if steps > 300 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(w.Client, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.get(b)
+		if b.Status.StartTime != nil && !back {
+			back = true
+			w.create(taken.DeepCopy())
+		}
+	}
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8 measurements are made; status.points has what they say, and no ConfigMap the report")
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, says)
+	if b.Status.ReportRef != nil || len(b.Status.Points) != 2 {
+		t.Errorf("report %+v, points %+v", b.Status.ReportRef, b.Status.Points)
+	}
+	if w.get(taken); taken.Data["whose"] != "another's" || len(taken.Data) != 1 {
+		t.Errorf("what was another's is %v", taken.Data)
+	}
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAJobThatFailsIsMadeAgainAndAllThatFailEndTheRun(t *testing.T) {
 	w := newWorld(t)
 	w.result = func(l load.Load, s shard.Segment) (string, error) {

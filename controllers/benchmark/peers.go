@@ -151,7 +151,7 @@ func (r *Reconciler) secretsOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, g
 		}
 		certificate, err := peer.Choose(mode, listener.Preference, served)
 		if err != nil {
-			return nil, immutablePeer(err)
+			return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v, in another benchmark; or give the listener a certificate that it accepts", err)
 		}
 		all[mode.Name] = certificate.Secret
 	}
@@ -163,10 +163,6 @@ func byPort(secrets map[string]string) []string {
 	return slices.Compact(slices.Sorted(maps.Values(secrets)))
 }
 
-func immutablePeer(err error) error {
-	return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v; a benchmark is immutable: create another one", err)
-}
-
 // serverOf spec.peers[index], beside a gateway with so many replicas.
 func (r *Reconciler) serverOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, index int, replicas int32) (peer.Server, error) {
 	p := b.Spec.Peers[index]
@@ -174,13 +170,13 @@ func (r *Reconciler) serverOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, ga
 	if err != nil {
 		return peer.Server{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonImageNotAllowed, "%v", err)
 	}
+	groups, err := peer.Groups(p, b.Spec.Modes)
+	if err != nil {
+		return peer.Server{}, immutable("%v", err)
+	}
 	secrets, err := r.secretsOf(ctx, b, gateway, p)
 	if err != nil {
 		return peer.Server{}, err
-	}
-	groups, err := peer.Groups(p, b.Spec.Modes)
-	if err != nil {
-		return peer.Server{}, immutablePeer(err)
 	}
 	return peer.Server{Peer: p, Image: image, Secrets: byPort(secrets), Groups: groups, Replicas: replicas}, nil
 }

@@ -192,18 +192,19 @@ func TestAPeerThatCannotBeMadeIsSaidBeforeTheRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		change       func(*v1alpha1.QTLSBenchmarkSpec)
 		certificate  bool
+		passes       bool // once somebody changes what is beside the spec
 		reason, says string
 	}{
-		"no certificate": {besidePeer, false, v1alpha1.ReasonCertificateNotFound, `Secret "web-tls", which listener "https" of the gateway serves`},
+		"no certificate": {besidePeer, false, true, v1alpha1.ReasonCertificateNotFound, `Secret "web-tls", which listener "https" of the gateway serves`},
 		"one of another family": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			besidePeer(s)
 			s.Modes[0].SignatureSchemes = []v1alpha1.SignatureScheme{"mldsa65"}
-		}, true, v1alpha1.ReasonInvalid, `mode "hybrid" accepts none of the certificates`},
+		}, true, true, v1alpha1.ReasonInvalid, `mode "hybrid" accepts none of the certificates`},
 		"an image that nobody allowed": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			besidePeer(s)
 			s.Peers[0].Image = "evil/haproxy:1"
-		}, true, v1alpha1.ReasonImageNotAllowed, `spec.peers[0].image: peer "plain" may not run "evil/haproxy:1"`},
-		"no such mode": {func(s *v1alpha1.QTLSBenchmarkSpec) { besidePeer(s); s.Peers[0].Modes = []string{"other"} }, true, v1alpha1.ReasonInvalid, `mode "other" of peer "plain" is none of spec.modes`},
+		}, true, false, v1alpha1.ReasonImageNotAllowed, `spec.peers[0].image: peer "plain" may not run "evil/haproxy:1"`},
+		"no such mode": {func(s *v1alpha1.QTLSBenchmarkSpec) { besidePeer(s); s.Peers[0].Modes = []string{"other"} }, false, false, v1alpha1.ReasonInvalid, `mode "other" of peer "plain" is none of spec.modes`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -211,8 +212,11 @@ func TestAPeerThatCannotBeMadeIsSaidBeforeTheRun(t *testing.T) {
 				w.certificate()
 			}
 			b := w.benchmark(c.change)
-			w.steps(b, 2) // the plan, and the first step
+			w.steps(b, 3) // the plan, the first step, and the end
 			w.condition(b, v1alpha1.ConditionComplete, "False", c.reason, c.says)
+			if failed := b.Status.Phase == v1alpha1.BenchmarkFailed; failed == c.passes {
+				t.Errorf("phase %s, and a benchmark is immutable", b.Status.Phase)
+			}
 			if err := w.untouched(); err != nil {
 				t.Error(err)
 			}

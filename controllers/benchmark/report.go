@@ -346,8 +346,12 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	// The first one, which is the report, comes last: where it is, all are.
 	for _, ending := range slices.Backward(slices.Sorted(maps.Keys(places))) {
 		err := r.apply(ctx, s.benchmark, stored(s.benchmark, ending, places[ending]))
-		if refused(err) { // a run that is over does not wait for that
+		// A run that is over waits for nobody.
+		if refused(err) {
 			return &full, fmt.Errorf("%w; allow it in namespace %q before another benchmark", err, s.benchmark.Namespace), nil
+		}
+		if _, taken := conditions.AsProblem(err); taken {
+			return &full, err, nil
 		}
 		if err != nil {
 			return nil, nil, err
