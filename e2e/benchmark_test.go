@@ -230,11 +230,14 @@ func TestBenchmark(t *testing.T) {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("1Gi")},
 	}}
-	b.Spec.Replicas, b.Spec.Load.Duration = []int32{1, 2}, &metav1.Duration{Duration: 3 * time.Second}
+	b.Spec.Replicas, b.Spec.Load.Duration = []int32{1, 2}, &metav1.Duration{Duration: 1500 * time.Millisecond}
 	b.Spec.Modes = append(b.Spec.Modes, v1alpha1.BenchmarkMode{Name: "resumed", Groups: b.Spec.Modes[0].Groups, SignatureSchemes: b.Spec.Modes[0].SignatureSchemes, Handshake: v1alpha1.BenchmarkHandshakeResumed})
 	n.create(b)
 	n.completed(b)
 	stop()
+	if planned := b.Status.Plan.Duration.Duration; planned > 3*time.Minute {
+		t.Errorf("it is planned for %s, which is no small benchmark", planned)
+	}
 
 	compared := n.exact(b, logs)
 	if records := n.recorded(b); len(records) != 8 || compared == 0 {
