@@ -397,6 +397,11 @@ type HSMMemberStatus struct {
 	// failures are signatures that it could not make.
 	// +optional
 	Failures int64 `json:"failures,omitempty"`
+	// lastError of the token, whenever that was, as the daemon tells it; empty if
+	// there was none since the daemon started. It stays when the member is up
+	// again. While the daemon gives no answer it is not known.
+	// +optional
+	LastError string `json:"lastError,omitempty"`
 	// latency of its latest signatures.
 	// +optional
 	Latency *SignatureLatency `json:"latency,omitempty"`

@@ -88,6 +88,12 @@ func TestAPoolFollowsItsMembers(t *testing.T) {
 	}
 	a.Token.Set("state", "Up")
 	await("True", v1alpha1.ReasonDegraded, "1/2", "cannot be reached")
+	if m := pool.Status.Members[0]; m.Message != "" || !strings.Contains(m.LastError, "CKR_PIN_INCORRECT") {
+		t.Errorf("the first member, up again: %+v", m)
+	}
+	if m := pool.Status.Members[1]; m.LastError != "" {
+		t.Errorf("the second member, of which nothing is known: %+v", m)
+	}
 
 	// A Secret that is renewed is used.
 	other := hsmtest.NewAuthority(t)

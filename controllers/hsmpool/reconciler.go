@@ -124,7 +124,8 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 }
 
 // countersEvery is how often a status is written of which nothing but counters
-// has changed, as under load they always have.
+// has changed, as under load they always have; and with failures, what the last
+// of them was.
 const countersEvery = time.Minute
 
 // report writes the status if it has changed, and events of members that come
@@ -167,7 +168,7 @@ func withoutCounters(s v1alpha1.HSMPoolStatus) v1alpha1.HSMPoolStatus {
 	s.Members = slices.Clone(s.Members)
 	for i := range s.Members {
 		m := &s.Members[i]
-		m.Signatures, m.Failures, m.Latency = 0, 0, nil
+		m.Signatures, m.Failures, m.LastError, m.Latency = 0, 0, "", nil
 	}
 	return s
 }

@@ -63,16 +63,21 @@ func markDevelopment(pool *v1alpha1.HSMPool, list *[]metav1.Condition, now time.
 		fmt.Sprintf("not for production: of member %s the keys are in software, for development and tests", strings.Join(soft, ", ")), pool.Generation, now)
 }
 
+// mostOfMessage is the greatest length of a member's message and last error, in
+// bytes: a pool may have 16 members.
+const mostOfMessage = 1024
+
 func memberStatus(o hsmpool.Observation, before []v1alpha1.HSMMemberStatus, now time.Time) v1alpha1.HSMMemberStatus {
 	m := v1alpha1.HSMMemberStatus{
 		Name: o.Member, State: o.State, Since: metav1.NewTime(now.Truncate(time.Second)),
 		Token: o.Status.Token, Sessions: o.Status.Sessions, Signatures: o.Status.Signatures, Failures: o.Status.Failures,
+		LastError: conditions.Shorten(o.Status.LastError, mostOfMessage),
 	}
 	if l := o.Status.Latency; l.P50 > 0 {
 		m.Latency = &v1alpha1.SignatureLatency{P50: micros(l.P50), P99: micros(l.P99)}
 	}
 	if o.Problem != nil {
-		m.Reason, m.Message = o.Problem.Reason, conditions.Shorten(o.Problem.Message, 1024)
+		m.Reason, m.Message = o.Problem.Reason, conditions.Shorten(o.Problem.Message, mostOfMessage)
 	}
 	for _, b := range before {
 		if b.Name == m.Name && b.State == m.State {

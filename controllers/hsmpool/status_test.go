@@ -2,6 +2,7 @@ package hsmpool
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,12 +134,34 @@ func TestEventsTellOfProblemsOfMembersThatSign(t *testing.T) {
 	}
 }
 
+// Whoever looks after a failure sees what it was, though the member is up again.
+func TestTheLastErrorOfAMemberStays(t *testing.T) {
+	const failure = "sign: CKR_DEVICE_REMOVED (0x32)"
+	pool := &v1alpha1.HSMPool{}
+	told := func(state v1alpha1.HSMMemberState, lastError string) v1alpha1.HSMMemberStatus {
+		o := hsmpool.Observation{Member: "a", State: state, Status: hsm.Status{State: state, LastError: lastError}}
+		pool.Status = summarise(pool, []hsmpool.Observation{o}, noon)
+		return pool.Status.Members[0]
+	}
+	for _, state := range []v1alpha1.HSMMemberState{v1alpha1.HSMMemberDown, v1alpha1.HSMMemberUp} {
+		if m := told(state, failure); m.LastError != failure || m.Message != "" {
+			t.Errorf("%s: %+v", state, m)
+		}
+	}
+	if m := told(v1alpha1.HSMMemberUp, ""); m.LastError != "" {
+		t.Errorf("of a daemon that has just started: %+v", m)
+	}
+	if m := told(v1alpha1.HSMMemberUp, strings.Repeat("x", 5000)); len(m.LastError) != 1024 || !strings.HasSuffix(m.LastError, "…") {
+		t.Errorf("of %d bytes: %q", len(m.LastError), m.LastError)
+	}
+}
+
 // Under load counters differ at each look.
 func TestCountersAloneAreWrittenOnceAMinute(t *testing.T) {
 	pool := &v1alpha1.HSMPool{}
 	pool.Status = summarise(pool, []hsmpool.Observation{up("a", 1)}, noon)
 	faster, failed := up("a", 2), up("a", 1)
-	faster.Status.Latency.P50, failed.Status.Failures = 800, 1
+	faster.Status.Latency.P50, failed.Status.Failures, failed.Status.LastError = 800, 1, "sign: CKR_DEVICE_MEMORY (0x31)"
 	for name, c := range map[string]struct {
 		hsmpool.Observation
 		ago  time.Duration
