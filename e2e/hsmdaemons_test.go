@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/keypair"
 )
 
 // Daemons that the operator runs: of tokens in software, and of a library out of an image.
@@ -111,6 +114,7 @@ func TestSoftToken(t *testing.T) {
 	result(t, "served with keys of a token in software %.1f s after all was created", time.Since(start).Seconds())
 	n.mustServeDual(r)
 	n.mustHaveNoKeyOf("kept")
+	n.authorityIn(pool, "soft", "kept")
 
 	// The daemon ends and is started again: its token is as it was, and HAProxy finds it.
 	pod := n.daemonPod(pool, "soft")
@@ -128,6 +132,62 @@ func TestSoftToken(t *testing.T) {
 		t.Errorf("%v reloads of HAProxy, want none", after-reloads)
 	}
 	waitReady(t, pool, forReady)
+}
+
+// authorityIn has an authority whose keys are in a pool sign, as its member counts: first for keys in Secrets, and then for
+// those that the pool has already and another PQCCertificate serves with.
+func (n namespace) authorityIn(pool *v1alpha1.HSMPool, member, existing string) {
+	n.Helper()
+	start := time.Now()
+	root := inHSM(certificate("root", dual), pool.Name)
+	root.Spec.IsCA, root.Spec.CommonName, root.Spec.IssuerRef.Name = true, "Root in an HSM", "self-signed"
+	root.Spec.Duration = &metav1.Duration{Duration: 87600 * time.Hour} // longer than what it signs
+	issuer := caIssuer("vaulted", "root-ml-dsa-65", "root-ecdsa-p256")
+	n.create(&v1alpha1.PQCIssuer{ObjectMeta: metav1.ObjectMeta{Name: "self-signed"}, Spec: v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}}}, root, issuer)
+	waitReady(n.T, issuer, forReady)
+	if a := issuer.Status.Authorities; len(a) != len(dual) || a[0].HSMPool != pool.Name || a[1].HSMPool != pool.Name {
+		n.Errorf("the issuer has the authorities %+v", a)
+	}
+
+	issue := func(c *v1alpha1.PQCCertificate) (signatures float64) {
+		n.Helper()
+		c.Spec.IssuerRef.Name = issuer.Name
+		before := n.made(pool, member)
+		n.create(c)
+		waitReady(n.T, c, forReady)
+		for _, algorithm := range dual {
+			anchors := x509.NewCertPool()
+			anchors.AddCert(firstCertificate(string(n.tlsSecret(root.Name, algorithm).Data["tls.crt"])))
+			leaf := firstCertificate(string(n.tlsSecret(c.Name, algorithm).Data["tls.crt"]))
+			if _, err := leaf.Verify(x509.VerifyOptions{Roots: anchors, DNSName: string(c.Spec.DNSNames[0])}); err != nil {
+				n.Errorf("%s certificate %s: %v", algorithm, c.Name, err)
+			}
+		}
+		return n.made(pool, member) - before
+	}
+	forSecrets := issue(certificate("signed", dual, "signed.example"))
+	adopted := inHSM(certificate("adopted", dual, "adopted.example"), pool.Name)
+	for _, algorithm := range dual {
+		reference, err := keypair.ParseReference(n.tlsSecret(existing, algorithm).Data["tls.key"])
+		if err != nil {
+			n.Fatal(err)
+		}
+		adopted.Spec.KeyStorage.ExistingKeys = append(adopted.Spec.KeyStorage.ExistingKeys, v1alpha1.ExistingKey{Algorithm: algorithm, Label: reference.Label})
+	}
+	forKeys := issue(adopted)
+	result(n.T, "an authority in the HSM, after %.1f s: member %s signed %.0f times for %d certificates of keys in Secrets, and %.0f times for %d requests and certificates of keys that it had",
+		time.Since(start).Seconds(), member, forSecrets, len(dual), forKeys, len(dual))
+	if forSecrets < float64(len(dual)) || forKeys < float64(2*len(dual)) {
+		n.Errorf("%v signatures for %d certificates, and %v for as many and their requests", forSecrets, len(dual), forKeys)
+	}
+	for _, algorithm := range dual {
+		s, of := n.tlsSecret(adopted.Name, algorithm), n.tlsSecret(existing, algorithm)
+		if publicKey(n.T, s.Data["tls.crt"]) != publicKey(n.T, of.Data["tls.crt"]) || !bytes.Equal(s.Data["tls.key"], of.Data["tls.key"]) {
+			n.Errorf("Secret %s: its certificate is not of the key of Secret %s", s.Name, of.Name)
+		}
+	}
+	n.mustHaveNoKeyOf(root.Name)
+	n.mustHaveNoKeyOf(adopted.Name)
 }
 
 // Two daemons of one token: it is on a volume that both mount, and either signs when the other's pod is gone.
