@@ -119,6 +119,9 @@ func become(args []string, stderr io.Writer, log *slog.Logger) error {
 	if err := agent.LendControlGroup(haproxy.LoanSocket, cgroup.Dir); err != nil {
 		log.Warn("the agent does not see what this container uses", "error", err)
 	}
+	if err := agent.Stay(haproxy.RunDir); err != nil {
+		return err
+	}
 	if err := limitDescriptors(os.Getenv(haproxy.MemoryEnvironment)); err != nil {
 		log.Warn("HAProxy accepts connections without regard to the container's memory", "error", err)
 	}

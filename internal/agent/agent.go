@@ -208,7 +208,7 @@ func (a *Agent) pause() time.Duration {
 // settle does what there is to do.
 func (a *Agent) settle(ctx context.Context) {
 	for ctx.Err() == nil && !time.Now().Before(a.retryAt) {
-		a.now = a.clock()
+		a.now, a.leaving = a.clock(), a.trees.leaving()
 		next := decide(a.observed, a.own)
 		if next == nil {
 			a.retry, a.failing = retryFirst, ""

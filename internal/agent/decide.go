@@ -33,6 +33,8 @@ type observed struct {
 	hsmWorker worker
 	// hsmAge of that worker.
 	hsmAge time.Duration
+	// leaving: the pod drains.
+	leaving bool
 	// now, by the clock sinceBoot.
 	now time.Duration
 }
@@ -128,6 +130,9 @@ func decide(in observed, me own) action {
 	current := me.current
 	if current != nil && in.proxy.up {
 		if in.proxy.tree != current.Name {
+			if in.leaving {
+				return nil
+			}
 			return load{}
 		}
 		if in.proxy.worker != me.synchronised {
@@ -156,11 +161,11 @@ func decide(in observed, me own) action {
 		case now.Digest != served.Digest && len(now.PEM) > runtime.MaxCertificate:
 			next := current.clone()
 			next.Certificates[c.Name] = now
-			if a := unlessRefused(install{current.Revision, next}, me); a != nil {
+			if a := installable(in, install{current.Revision, next}, me); a != nil {
 				return a
 			}
 		case now.Digest != served.Digest && replacesKey(now, current.Certificates):
-			if a := unlessRefused(install{current.Revision, withKeyOf(now, c.Name, in, me)}, me); a != nil {
+			if a := installable(in, install{current.Revision, withKeyOf(now, c.Name, in, me)}, me); a != nil {
 				return a
 			}
 		case now.Digest != served.Digest:
@@ -182,7 +187,7 @@ func decide(in observed, me own) action {
 	if !ok {
 		next := current.clone()
 		next.Slots = slots
-		return unlessRefused(install{current.Revision, next}, me)
+		return installable(in, install{current.Revision, next}, me)
 	}
 	if len(changes) > 0 {
 		return setServers{slots, changes}
@@ -226,11 +231,16 @@ func decideInstall(in observed, me own) action {
 		return nil
 	}
 	next.Slots = haproxy.Assign(p.Revision, slots, p.endpointsFor(slots))
-	return unlessRefused(install{p.Revision, next}, me)
+	return installable(in, install{p.Revision, next}, me)
 }
 
-// unlessRefused drops an installation that HAProxy has refused already.
-func unlessRefused(a install, me own) action {
+// installable drops an installation that HAProxy has refused already. A pod that
+// drains takes up nothing that needs another worker: that would open the ports
+// again.
+func installable(in observed, a install, me own) action {
+	if in.leaving {
+		return nil
+	}
 	if r := me.refused; r != nil && (r.key == a.key() || r.key == a.shape()) {
 		return nil
 	}

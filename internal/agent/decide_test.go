@@ -164,6 +164,11 @@ func TestDecide(t *testing.T) {
 
 		// Certificates.
 		{"a new certificate is set", renew, "set certificate pq:2"},
+		// What needs another worker waits for ever in a pod that leaves.
+		{"a pod that drains loads nothing", func(s *situation) { s.proxy.tree = "zeroth-1"; s.leaving = true }, "nothing"},
+		{"nor does it install", func(s *situation) { s.published = want(secondRevision, 2, here); s.leaving = true }, "nothing"},
+		{"but follows its endpoints", func(s *situation) { s.published = want(secondRevision, 2, there); s.leaving = true }, "move g1-1 to nowhere, g1-2 to 10.0.0.2"},
+		{"and certificates", func(s *situation) { renew(s); s.leaving = true }, "set certificate pq:2"},
 		{"also while HAProxy is down, for its next start", func(s *situation) { renew(s); s.proxy = proxy{} }, "set certificate pq:2"},
 		{"one that is too long for the runtime API needs a reload", func(s *situation) {
 			renew(s)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -15,33 +16,45 @@ import (
 const (
 	// drainLook is how often a drain is looked at.
 	drainLook = 100 * time.Millisecond
+	// quiet is how long no connection comes when all nodes know that the pod
+	// leaves, and late by how much more than the delay they may learn of it.
+	quiet, late = time.Second, 5 * time.Second
 	// handOver is how long a connection that is being handed on may take: a
 	// ClientHello is waited for 3 seconds at most.
 	handOver = 4 * time.Second
 )
 
 // Drain has the HAProxy of a container let go of its connections. For the delay
-// it still takes new ones, so that every node learns that the pod is leaving.
-// Then ports close; those whose connections are handed on inside the pod first,
-// for HAProxy would close the binds behind them at the same moment, and what is
-// between the two would be lost. Last its master is told to end when the open
-// connections have, and Drain returns when they have: HAProxy's own
-// hard-stop-after bounds that.
+// it still takes new ones, so that every node learns that the pod is leaving,
+// and a little longer while some come. Then ports close; those whose connections
+// are handed on inside the pod first, for HAProxy would close the binds behind
+// them at the same moment, and what is between the two would be lost. Last its
+// master is told to end when the open connections have, and Drain returns when
+// they have: HAProxy's own hard-stop-after bounds that.
 //
 // It is the container's preStop hook, and the master is process 1 of the
 // container: when that ends the kernel kills the hook too, and a killed hook is
 // reported as a failed one. So Drain holds the last connection itself.
 func Drain(ctx context.Context, delay time.Duration, runDir string, master int, log *slog.Logger) error {
+	trees := trees{dir: runDir}
+	if err := trees.leave(); err != nil {
+		log.Warn("a change of the configuration may cut connections now", "error", err)
+	}
 	log.Info("still accepting connections", "delay", delay.String())
-	if err := sleep(ctx, delay); err != nil {
+	if err := sleep(ctx, max(delay-quiet, 0)); err != nil {
 		return err
 	}
-	hold, err := holdWorker(ctx, trees{dir: runDir})
+	if delay >= quiet {
+		if err := awaitQuiet(ctx, trees); err != nil {
+			return err
+		}
+	}
+	hold, err := holdWorker(ctx, trees)
 	if err != nil {
 		log.Warn("no worker answers; its master is told to end all the same", "error", err)
 	} else {
 		defer hold.Release()
-		if err := closeSelections(ctx, trees{dir: runDir}); err != nil {
+		if err := closeSelections(ctx, trees); err != nil {
 			log.Warn("connections that no listener has taken yet may be lost", "error", err)
 		}
 	}
@@ -64,36 +77,78 @@ func Drain(ctx context.Context, delay time.Duration, runDir string, master int, 
 	return nil
 }
 
-// closeSelections closes the ports whose connections are handed on, and returns
-// when all that they have taken are.
-func closeSelections(ctx context.Context, t trees) error {
-	name, err := t.current()
-	if err != nil {
-		return err
-	}
-	admin := t.admin(name)
-	proxies, err := admin.Proxies(ctx)
-	if err != nil {
-		return err
-	}
-	frontends, _ := haproxy.Selections(proxies)
-	for _, f := range frontends {
-		if err := admin.DisableFrontend(ctx, f); err != nil {
-			return fmt.Errorf("frontend %s: %w", f, err)
+// awaitQuiet returns when no connection has come for a while, or does not stop
+// to come: somebody knows the pod by its address.
+func awaitQuiet(ctx context.Context, t trees) error {
+	came := func() (all int, known bool) {
+		proxies, err := t.proxies(ctx)
+		for _, p := range proxies {
+			if p.Frontend {
+				all += p.AllSessions
+			}
 		}
+		return all, err == nil
 	}
-	for closed := time.Now(); len(frontends) > 0; {
-		if proxies, err = admin.Proxies(ctx); err != nil {
-			return err
-		}
-		if _, waiting := haproxy.Selections(proxies); waiting == 0 || time.Since(closed) >= handOver {
+	for started, before := time.Now(), -1; time.Since(started) < quiet+late; {
+		now, known := came()
+		if !known || now == before {
 			return nil
 		}
-		if err := sleep(ctx, drainLook); err != nil {
+		before = now
+		if err := sleep(ctx, quiet); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// closeSelections closes the ports whose connections are handed on, and returns
+// when all that they have taken are.
+func closeSelections(ctx context.Context, t trees) error {
+	ctx, cancel := context.WithTimeout(ctx, handOver)
+	defer cancel()
+	proxies, err := t.proxies(ctx)
+	if err != nil {
+		return err
+	}
+	frontends, _ := haproxy.Selections(proxies)
+	if len(frontends) == 0 {
+		return nil
+	}
+	name, err := t.current()
+	if err != nil {
+		return err
+	}
+	var failed error // it is closed already, or closes with the others
+	for _, f := range frontends {
+		if err := t.admin(name).DisableFrontend(ctx, f); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("frontend %s: %w", f, err))
+		}
+	}
+	for ctx.Err() == nil {
+		if proxies, err := t.proxies(ctx); err == nil && !waits(ctx, t, proxies) {
+			return failed
+		}
+		_ = sleep(ctx, drainLook)
+	}
+	return errors.Join(failed, fmt.Errorf("some wait for longer than %s", handOver))
+}
+
+// waits says whether any connection waits for its bind. An old worker's are
+// handed to the same binds.
+func waits(ctx context.Context, t trees, proxies []runtime.Proxy) bool {
+	_, waiting := haproxy.Selections(proxies)
+	processes, err := masterIn(t.dir).Processes(ctx)
+	return waiting > 0 || err == nil && len(processes.Workers) > 1
+}
+
+// proxies of the worker that runs the current tree.
+func (t trees) proxies(ctx context.Context) ([]runtime.Proxy, error) {
+	name, err := t.current()
+	if err != nil {
+		return nil, err
+	}
+	return t.admin(name).Proxies(ctx)
 }
 
 func holdWorker(ctx context.Context, t trees) (*runtime.Hold, error) {

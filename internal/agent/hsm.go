@@ -449,7 +449,7 @@ func decideRenewal(in observed, me own) action {
 	if in.hsm == nil || in.hsm.AbandonedJobs < mostAbandonedJobs || in.hsmAge < leastAge || !in.proxy.up || in.hsmWorker != in.proxy.worker {
 		return nil
 	}
-	return unlessRefused(install{me.current.Revision, me.current.clone()}, me)
+	return installable(in, install{me.current.Revision, me.current.clone()}, me)
 }
 
 // lookAtHSM reads what the worker says of the members.

@@ -681,6 +681,33 @@ func TestDrainServesWhatAPortHasTaken(t *testing.T) {
 	}
 }
 
+// A node that learns late that the pod leaves sends it connections for longer.
+func TestDrainTakesConnectionsWhileTheyCome(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	_, classical := w.clients()
+	const delay, late = time.Second, 3 * time.Second
+	started := time.Now()
+	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", delay.String())
+	var out strings.Builder
+	drain.Stdout, drain.Stderr = &out, &out
+	if err := drain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	served := 0
+	for ; time.Since(started) < delay+late; time.Sleep(50 * time.Millisecond) {
+		if _, _, err := classical.get("/"); err != nil {
+			t.Fatalf("refused %s after the drain began, with %d before it: %v", time.Since(started), served, err)
+		}
+		served++
+	}
+	t.Logf("%d connections were served", served)
+	if err := drain.Wait(); err != nil {
+		t.Errorf("drain: %v: %s", err, out.String())
+	}
+}
+
 func TestDrainFinishesWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	w.start()

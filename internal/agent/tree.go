@@ -24,6 +24,7 @@ const (
 	revisionFile    = "revision.json"
 	stateFile       = "state.json"
 	adminSocket     = "admin.sock"
+	leavingFile     = "leaving"
 )
 
 // ownFiles of a tree are not for a revision to write.
@@ -73,6 +74,24 @@ func (t trees) path(tree string, file ...string) string {
 // its connections.
 func (t trees) admin(tree string) runtime.Admin {
 	return runtime.Admin{Socket: runtime.Socket(t.path(tree, adminSocket))}
+}
+
+// leaving says whether HAProxy's container drains. The file is for the agent's
+// to see, and goes when HAProxy's container starts again.
+func (t trees) leaving() bool {
+	_, err := os.Stat(filepath.Join(t.dir, leavingFile))
+	return err == nil
+}
+
+func (t trees) leave() error { return os.WriteFile(filepath.Join(t.dir, leavingFile), nil, 0o600) }
+
+// Stay undoes what a drain before the container's last end left.
+func Stay(runDir string) error {
+	err := os.Remove(filepath.Join(runDir, leavingFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // names of the trees there are.

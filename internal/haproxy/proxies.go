@@ -30,26 +30,26 @@ func ListenerOfBackend(name string) (listener string, ok bool) {
 // Selections are the frontends that choose a bind, and how many connections
 // wait in them: for their ClientHello, or for the bind to take them.
 func Selections(proxies []runtime.Proxy) (frontends []string, waiting int) {
-	binds, terminates := map[string]bool{}, map[string]bool{}
+	taken, terminates := map[string]int{}, map[string]bool{}
 	for _, p := range proxies {
-		if bind, ok := strings.CutPrefix(p.Name, destinationPrefix); ok && !p.Frontend {
-			binds[listenerPrefix+bind] = true
-		}
 		if listener, ok := ListenerOfFrontend(p.Name); ok && p.Frontend {
+			taken[p.Name] = p.Sessions
 			terminates[listener] = true
 		}
 	}
+	undecided := 0
 	for _, p := range proxies {
 		if p.Frontend && strings.HasPrefix(p.Name, selectionPrefix) {
 			frontends = append(frontends, p.Name)
-			waiting += p.Sessions
+			undecided += p.Sessions
 		}
-		if p.Frontend && binds[p.Name] {
-			waiting -= p.Sessions
+		if bind, ok := strings.CutPrefix(p.Name, destinationPrefix); ok && !p.Frontend {
+			undecided -= p.Sessions
+			waiting += max(p.Sessions-taken[listenerPrefix+bind], 0) // it may have some of an old worker's, too
 		}
 		if listener, ok := ListenerOfBackend(p.Name); ok && !p.Frontend && !terminates[listener] { // passed through
-			waiting -= p.Sessions
+			undecided -= p.Sessions
 		}
 	}
-	return frontends, max(waiting, 0)
+	return frontends, waiting + max(undecided, 0)
 }

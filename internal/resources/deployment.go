@@ -24,6 +24,8 @@ const (
 	uid = 65532
 	// graceBeyondDrain is what a pod needs to end after its drain has.
 	graceBeyondDrain = 10
+	// graceWithinDrain is for connections that come late, and those that are being handed on: internal/agent, Drain.
+	graceWithinDrain = 10
 )
 
 // Deployment of the gateway's pods.
@@ -66,7 +68,7 @@ func podSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
 		ServiceAccountName:            Name(g.Name),
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
-		TerminationGracePeriodSeconds: ptr.To(int64(delay + timeout + graceBeyondDrain)),
+		TerminationGracePeriodSeconds: ptr.To(int64(delay + graceWithinDrain + timeout + graceBeyondDrain)),
 		ImagePullSecrets:              pullSecrets(s),
 		NodeSelector:                  g.Spec.NodeSelector,
 		Tolerations:                   g.Spec.Tolerations,

@@ -249,8 +249,8 @@ func parseServers(answer string) ([]Server, error) {
 type Proxy struct {
 	Name     string
 	Frontend bool
-	// Sessions that are open.
-	Sessions int
+	// Sessions that are open, and all that there were.
+	Sessions, AllSessions int
 	// ActiveServers of a backend.
 	ActiveServers int
 }
@@ -301,6 +301,7 @@ func parseProxies(answer string) ([]Proxy, error) {
 		}
 		p := Proxy{Name: field(r, "pxname"), Frontend: kind == "FRONTEND"}
 		p.Sessions, _ = strconv.Atoi(field(r, "scur"))
+		p.AllSessions, _ = strconv.Atoi(field(r, "stot"))
 		p.ActiveServers, _ = strconv.Atoi(field(r, "act"))
 		proxies = append(proxies, p)
 	}
