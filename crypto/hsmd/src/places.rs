@@ -88,7 +88,8 @@ impl Places {
         let (address, client) = (*address, (tcp.clone(), *address));
         let most = if makes_keys { self.most } else { self.most - self.kept };
         let has = taken.clients.values().filter(|client| client.1 == address).count();
-        if !may_have(has, 1, taken.clients.len(), most) {
+        let kept = makes_keys && has < self.kept && taken.clients.len() < most;
+        if !kept && !may_have(has, 1, taken.clients.len(), most) {
             return Err(NoPlace::Full { most, taken: taken.clients.len(), has });
         }
         taken.newcomers.remove(&id);

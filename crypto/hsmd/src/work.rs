@@ -16,7 +16,7 @@ use qtls_pkcs11::{
     library::lock,
     member::{self, Member, State, CHECK_INTERVAL},
     protocol::{Answer, Request},
-    slot::{fits, longest},
+    slot::{fits, signable},
     spki::PublicKey,
     status::{quoted, timestamp, Status},
     token::{self, Algorithm, Failure, Found, KeyName, Mechanism, Token, GENERATE_TIME},
@@ -132,10 +132,9 @@ impl Work {
             Some(refused(CKR_MECHANISM_PARAM_INVALID, "the parameter of the mechanism fits no key"))
         } else if !fits(mechanism, &key.public.kind) {
             Some(refused(CKR_KEY_TYPE_INCONSISTENT, format!("key {name} is of another type")))
-        } else if data.len() > longest(mechanism, &key.public.kind) {
-            Some(refused(CKR_DATA_LEN_RANGE, format!("{} bytes are too many for key {name}", data.len())))
         } else {
-            None
+            let what = || format!("key {name} signs no such {} bytes with this mechanism and parameter", data.len());
+            signable(mechanism, data, &key.public.kind).err().map(|code| refused(code, what()))
         };
         if let Some(failure) = failure {
             return self.finish(order, Err(failure));

@@ -282,6 +282,16 @@ fn a_place_is_kept_for_who_makes_keys() {
     assert_eq!(daemon.metrics.refused(Refusal::Full), 2);
 }
 
+/// The operator has a connection for each pool, all from one address.
+#[test]
+fn one_address_may_have_all_places_that_are_kept() {
+    let daemon = Inside::start("connections = 64"); // 4 are kept
+    let _gateways: Vec<Client> = (1..=60).map(|pod| daemon.connect_from(pod, "gateway")).collect();
+    let mut operators: Vec<Client> = (0..4).map(|_| daemon.connect_from(100, "operator")).collect();
+    operators.iter_mut().for_each(|c| drop(c.status()));
+    assert_eq!(daemon.connect_from(100, "operator").turned_away().0, CKR_SESSION_COUNT);
+}
+
 /// One pod, with the certificate that all have, asks for all that there is.
 #[test]
 fn a_client_takes_from_others_neither_places_nor_their_turns_at_the_token() {

@@ -78,6 +78,16 @@ fn what_does_not_fit_a_key_never_reaches_the_token() {
     for (mechanism, code) in parameters {
         assert_eq!(gateway.refused(&sign(mechanism.clone(), 32)).0, code, "{mechanism:?}");
     }
+    // Tokens that take it say of it what they say of a fault of their own, and who is told that counts them as lost.
+    for (mechanism, len, code) in [
+        (Mechanism::RsaRaw, 10, CKR_DATA_LEN_RANGE),
+        (pss(CKM_SHA256, CKG_MGF1_SHA256, 1024), 32, CKR_MECHANISM_PARAM_INVALID),
+        (pss(CKM_SHA256, CKG_MGF1_SHA256, 32), 20, CKR_DATA_LEN_RANGE),
+        (Mechanism::Ecdsa, 32, CKR_KEY_TYPE_INCONSISTENT),
+    ] {
+        let request = Request::Sign { key: key(RSA_KEY), mechanism: mechanism.clone(), data: vec![1; len] };
+        assert_eq!(gateway.refused(&request).0, code, "{mechanism:?} of {len} bytes");
+    }
     assert_eq!(gateway.refused(&Request::Find(key("shop-missing"))).0, CKR_KEY_HANDLE_INVALID);
     assert_eq!(daemon.connect("operator").refused(&Request::Find(key(""))).0, CKR_ARGUMENTS_BAD);
     assert_eq!(daemon.token.signed.load(std::sync::atomic::Ordering::SeqCst), 0);

@@ -437,9 +437,10 @@ impl Member {
     /// Has a worker take a job, if there is any that may come to it.
     fn enqueue(&self, job: &Arc<Job>) -> Result<()> {
         let mut queue = lock(&self.queue);
-        // One that has yet to begin may be long over a login: it is waited for.
+        // One that has yet to begin may be long over a login: it is waited for. So are those that work.
         let down = queue.state == State::Down;
-        if queue.stopping || down && queue.failures > 0 && queue.idle == 0 {
+        let hang = queue.idle == 0 && queue.answered.elapsed() >= self.settings.timeout;
+        if queue.stopping || down && queue.failures > 0 && hang {
             return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
         }
         if down && job.elsewhere {
@@ -584,9 +585,13 @@ impl Member {
         queue.failures += 1;
         self.work.notify_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
-        // Jobs that no worker will begin with, and those that another member can do, do not wait for their time-out here.
+        // Jobs that no worker will begin with, and those that another member can do, do not wait for their time-out here. Of
+        // the latter none comes while it is down.
         let nobody = all_hang && queue.idle == 0;
-        let back = queue.jobs.extract(|job| nobody || job.elsewhere);
+        let back = match nobody || queue.state != State::Down {
+            true => queue.jobs.extract(|job| nobody || job.elsewhere),
+            false => vec![],
+        };
         self.enter_down(queue, failure);
         back.iter().for_each(|job| self.finish(job, Err(failure.clone())));
     }

@@ -57,21 +57,22 @@ impl Pool {
         move || members.iter().map(|m| m.status()).collect()
     }
 
-    /// Members that are up, in order of preference, then those that may be up soon, and at last those that are down: one of
-    /// them may have come back just now.
+    /// Members that are up, in order of preference or by turns, then those that may be up soon, and at last those that are
+    /// down: one of them may have come back just now.
     fn candidates(&self) -> Vec<usize> {
-        let count = self.members.len();
-        let first = match self.order {
-            Order::Ordered => 0,
-            Order::Spread => self.turn.fetch_add(1, Ordering::Relaxed) % count,
-        };
-        let mut candidates: Vec<usize> = (0..count).map(|i| (first + i) % count).collect();
-        candidates.sort_by_key(|&i| match self.members[i].state() {
+        let rank = |i: &usize| match self.members[*i].state() {
             State::Up => 0,
             State::Starting => 1,
             State::Down => 2,
-        });
-        candidates
+        };
+        let mut candidates: Vec<(i32, usize)> = (0..self.members.len()).map(|i| (rank(&i), i)).collect();
+        candidates.sort();
+        if self.order == Order::Spread {
+            // Only among themselves: the one after a member that is down would have its turns, too.
+            let alike = candidates.iter().take_while(|c| c.0 == candidates[0].0).count();
+            candidates[..alike].rotate_left(self.turn.fetch_add(1, Ordering::Relaxed) % alike);
+        }
+        candidates.into_iter().map(|c| c.1).collect()
     }
 
     /// Makes one signature with whichever member can.

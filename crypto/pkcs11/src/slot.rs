@@ -8,7 +8,7 @@ use crate::{
     library::lock,
     pool::Pool,
     spki::Kind,
-    token::{Mechanism, Request},
+    token::{digest_len, Mechanism, Request},
 };
 use cryptoki_sys::*;
 use std::{
@@ -167,13 +167,36 @@ pub fn fits(mechanism: &Mechanism, kind: &Kind) -> bool {
 }
 
 /// The longest input of a mechanism with a key.
-pub fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
+fn longest(mechanism: &Mechanism, kind: &Kind) -> usize {
     match (mechanism, kind) {
         // PKCS #1 v1.5 padding takes 11 bytes.
         (Mechanism::RsaPkcs, Kind::Rsa { modulus, .. }) => modulus.len() - 11,
         (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) => modulus.len(),
         (Mechanism::MlDsa(_), _) => LONGEST_MESSAGE,
         _ => LONGEST_DIGEST,
+    }
+}
+
+/// Whether a key can sign such data so. What cannot be signed many a token tells like a failure of its own, and would be taken
+/// for lost.
+pub fn signable(mechanism: &Mechanism, data: &[u8], kind: &Kind) -> Rv<()> {
+    if data.len() > longest(mechanism, kind) {
+        return Err(CKR_DATA_LEN_RANGE);
+    }
+    match (mechanism, kind) {
+        (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) if data.len() < modulus.len() => Err(CKR_DATA_LEN_RANGE),
+        (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) if data >= modulus => Err(CKR_DATA_INVALID),
+        (Mechanism::RsaPss { hash, salt, .. }, Kind::Rsa { modulus, .. }) => {
+            let digest = digest_len(*hash).ok_or(CKR_MECHANISM_PARAM_INVALID)?;
+            // The encoded message has a bit less than the modulus (RFC 8017, 8.1.1 and 9.1.1).
+            let bits = 8 * modulus.len() - modulus[0].leading_zeros() as usize - 1;
+            match (bits.div_ceil(8)).checked_sub(digest + 2) {
+                _ if data.len() != digest => Err(CKR_DATA_LEN_RANGE),
+                Some(room) if *salt <= room as CK_ULONG => Ok(()),
+                _ => Err(CKR_MECHANISM_PARAM_INVALID),
+            }
+        }
+        _ => Ok(()),
     }
 }
 
@@ -411,9 +434,14 @@ impl Slot {
         }
         let data = match data {
             Some(_) if signing.parts => return Err(CKR_OPERATION_ACTIVE),
-            Some(data) if data.len() > longest(&signing.mechanism, &public.kind) => return Err(CKR_DATA_LEN_RANGE),
-            Some(data) => data.to_vec(),
-            None => signing.data,
+            Some(data) => {
+                signable(&signing.mechanism, data, &public.kind)?;
+                data.to_vec()
+            }
+            None => {
+                signable(&signing.mechanism, &signing.data, &public.kind)?;
+                signing.data
+            }
         };
         // The session is not locked while a member works: nobody may wait for an HSM who does not use it.
         drop(operations);

@@ -27,27 +27,27 @@ pub const LONGEST_CONTEXT: usize = 255;
 /// More salt than that fits no key.
 const LONGEST_SALT: CK_ULONG = 1024;
 
+/// The bytes of a digest.
+pub fn digest_len(hash: CK_MECHANISM_TYPE) -> Option<usize> {
+    Some(match hash {
+        CKM_SHA_1 => 20,
+        CKM_SHA224 | CKM_SHA512_224 | CKM_SHA3_224 => 28,
+        CKM_SHA256 | CKM_SHA512_256 | CKM_SHA3_256 => 32,
+        CKM_SHA384 | CKM_SHA3_384 => 48,
+        CKM_SHA512 | CKM_SHA3_512 => 64,
+        _ => return None,
+    })
+}
+
 impl Mechanism {
     /// Whether a token may be asked with this parameter, whatever the key. How its vendor's library takes others nobody knows.
     pub fn has_valid_parameter(&self) -> bool {
         match self {
             Mechanism::RsaPkcs | Mechanism::RsaRaw | Mechanism::Ecdsa | Mechanism::MlDsa(None) => true,
             Mechanism::RsaPss { hash, mgf, salt } => {
-                let known = matches!(
-                    *hash,
-                    CKM_SHA_1
-                        | CKM_SHA224
-                        | CKM_SHA256
-                        | CKM_SHA384
-                        | CKM_SHA512
-                        | CKM_SHA512_224
-                        | CKM_SHA512_256
-                        | CKM_SHA3_224
-                        | CKM_SHA3_256
-                        | CKM_SHA3_384
-                        | CKM_SHA3_512
-                );
-                known && (CKG_MGF1_SHA1..=CKG_MGF1_SHA3_512).contains(mgf) && *salt <= LONGEST_SALT
+                digest_len(*hash).is_some()
+                    && (CKG_MGF1_SHA1..=CKG_MGF1_SHA3_512).contains(mgf)
+                    && *salt <= LONGEST_SALT
             }
             Mechanism::MlDsa(Some((hedge, context))) => {
                 *hedge <= CKH_DETERMINISTIC_REQUIRED && context.len() <= LONGEST_CONTEXT

@@ -283,7 +283,7 @@ pub struct StandIn {
 impl StandIn {
     pub fn new() -> Arc<StandIn> {
         let token = StandIn::default();
-        lock(&token.keys).extend(["web", "shop-1", "secret"].map(String::from));
+        lock(&token.keys).extend(["web", "shop-1", RSA_KEY, "secret"].map(String::from));
         Arc::new(token)
     }
 
@@ -317,6 +317,16 @@ impl StandIn {
 
 pub fn public() -> PublicKey {
     PublicKey::from_pem(include_bytes!("../../../pkcs11/testdata/p256.pem")).unwrap()
+}
+
+/// The token's key of this label.
+pub const RSA_KEY: &str = "shop-rsa";
+
+fn public_of(label: &str) -> PublicKey {
+    match label {
+        RSA_KEY => PublicKey::from_pem(include_bytes!("../../../pkcs11/testdata/rsa.pem")).unwrap(),
+        _ => public(),
+    }
 }
 
 struct StandInToken(Arc<StandIn>);
@@ -357,7 +367,7 @@ impl Session for StandInSession {
     fn public(&mut self, key: &KeyName) -> token::Result<Option<Found>> {
         self.0.answer()?;
         self.0.looked.fetch_add(1, SeqCst);
-        let found = Found { public: public().der, sensitive: true, extractable: false, local: true };
+        let found = Found { public: public_of(&key.label).der, sensitive: true, extractable: false, local: true };
         Ok(lock(&self.0.keys).contains(&key.label).then_some(found))
     }
 

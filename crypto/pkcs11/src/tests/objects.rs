@@ -5,8 +5,9 @@ use crate::{
     config::Key,
     keys::{read, Keys},
     library::lock,
-    slot::{attribute, mechanisms, object, Attribute, Object},
+    slot::{attribute, mechanisms, object, signable, Attribute, Object},
     spki::{self, Kind, PublicKey},
+    token::Mechanism,
 };
 use cryptoki_sys::*;
 use std::{
@@ -151,6 +152,37 @@ fn mechanisms_are_those_that_keys_have_a_use_for() {
     let types: Vec<_> = mechanisms(&Keys::new(&config().keys, None), false).iter().map(|m| m.0).collect();
     assert_eq!(types, [CKM_ECDSA, CKM_RSA_PKCS, CKM_RSA_PKCS_PSS, CKM_RSA_X_509, CKM_ML_DSA]);
     assert!(mechanisms(&Keys::new(&[], None), false).is_empty());
+}
+
+/// RSA-2048: PKCS #1 v1.5 padding takes 11 bytes of 256, and PSS with SHA-256 leaves 256 - 32 - 2 for the salt.
+#[test]
+fn a_token_is_asked_for_what_its_key_can_sign_alone() {
+    let (rsa, p256) = (public("/keys/rsa.pem").kind, public("/keys/p256.pem").kind);
+    let Kind::Rsa { modulus, .. } = &rsa else { panic!("{rsa:?}") };
+    let mut less = modulus.clone();
+    *less.last_mut().unwrap() -= 1;
+    let pss = |hash, salt| Mechanism::RsaPss { hash, mgf: CKG_MGF1_SHA256, salt };
+    let long = Err(CKR_DATA_LEN_RANGE);
+    for (mechanism, data, kind, want) in [
+        (Mechanism::RsaRaw, &less[..], &rsa, Ok(())),
+        (Mechanism::RsaRaw, &modulus[..], &rsa, Err(CKR_DATA_INVALID)),
+        (Mechanism::RsaRaw, &[0; 255], &rsa, long),
+        (Mechanism::RsaRaw, &[0; 257], &rsa, long),
+        (Mechanism::RsaPkcs, &[1; 245], &rsa, Ok(())),
+        (Mechanism::RsaPkcs, &[1; 246], &rsa, long),
+        (pss(CKM_SHA256, 32), &[1; 32], &rsa, Ok(())),
+        (pss(CKM_SHA256, 222), &[1; 32], &rsa, Ok(())),
+        (pss(CKM_SHA256, 223), &[1; 32], &rsa, Err(CKR_MECHANISM_PARAM_INVALID)),
+        (pss(CKM_SHA512, 190), &[1; 64], &rsa, Ok(())),
+        (pss(CKM_SHA512, 191), &[1; 64], &rsa, Err(CKR_MECHANISM_PARAM_INVALID)),
+        (pss(CKM_SHA256, 32), &[1; 31], &rsa, long),
+        (pss(CKM_SHA256, 32), &[1; 33], &rsa, long),
+        (pss(CKM_ECDSA, 32), &[1; 32], &rsa, Err(CKR_MECHANISM_PARAM_INVALID)),
+        (Mechanism::Ecdsa, &[1; 66], &p256, Ok(())),
+        (Mechanism::Ecdsa, &[1; 67], &p256, long),
+    ] {
+        assert_eq!(signable(&mechanism, data, kind), want, "{mechanism:?} of {} bytes", data.len());
+    }
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Fake {
     generation: AtomicU64,
     /// The next signature fails with this code.
     pub next_error: Mutex<Option<CK_RV>>,
+    /// What comes after that hangs.
+    hangs_then: AtomicBool,
     without_keys: AtomicBool,
     /// The most sessions that it gives, if not 0, and those that there are.
     room: AtomicUsize,
@@ -129,6 +131,7 @@ impl Session for FakeSession {
             return Err(Failure::new(CKR_KEY_HANDLE_INVALID, "sign"));
         }
         if let Some(code) = lock(&self.token.next_error).take() {
+            self.token.hangs.fetch_or(self.token.hangs_then.load(SeqCst), SeqCst);
             return Err(Failure::new(code, "sign"));
         }
         self.token.signed.fetch_add(1, SeqCst);
@@ -285,6 +288,27 @@ fn members_take_turns_if_told_to() {
 }
 
 #[test]
+fn a_member_that_is_down_leaves_its_turns_to_all_others() {
+    let mut config = parse(&CONFIG.replace("= ordered", "= spread"));
+    config.members.push(crate::config::Member { name: "c".into(), ..config.members[1].clone() });
+    let fakes: [Arc<Fake>; 3] = Default::default();
+    fakes[0].gone.store(true, SeqCst);
+    let config = Arc::new(config);
+    let token = |m: &crate::config::Member| -> Box<dyn Token> {
+        Box::new(FakeToken(fakes[config.members.iter().position(|o| o.name == m.name).unwrap()].clone()))
+    };
+    let pool = Pool::start(&config, token, NEVER, log);
+    let states =
+        |want: [State; 3]| until("members are as they shall be", || pool.states().iter().map(|s| s.1).eq(want));
+    states([State::Down, State::Up, State::Up]);
+    for _ in 0..10 {
+        pool.sign(Request { key: config.keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] }).unwrap();
+    }
+    assert_eq!(fakes.each_ref().map(|f| f.signed.load(SeqCst)), [0, 5, 5]);
+    assert!(pool.stop(Duration::from_secs(60)), "all workers end");
+}
+
+#[test]
 fn a_member_that_dies_in_mid_signature_costs_none() {
     let two = Two::new();
     two.await_states(State::Up, State::Up);
@@ -380,6 +404,29 @@ fn what_waits_for_its_turn_at_the_only_member_stays_there_when_that_goes_down() 
         two.a.hangs.store(false, SeqCst);
         let made = signatures.into_iter().filter_map(|s| s.join().unwrap().ok()).count();
         assert!(made >= 5, "{made}: all but the one that failed");
+    });
+}
+
+#[test]
+fn what_comes_while_the_only_member_is_busy_after_a_failure_waits_for_it() {
+    let two = Two::narrow(NEVER, |_, b| b.gone.store(true, SeqCst));
+    two.await_states(State::Up, State::Down);
+    two.a.hangs.store(true, SeqCst);
+    thread::scope(|scope| {
+        let fails = scope.spawn(|| two.sign());
+        until("it is being made", || two.a.hanging.load(SeqCst) == 1);
+        let busy = scope.spawn(|| two.sign());
+        until("it waits for the session", || two.pool.members()[0].queued() == 1);
+        *lock(&two.a.next_error) = Some(CKR_DEVICE_REMOVED);
+        two.a.hangs_then.store(true, SeqCst);
+        two.a.hangs.store(false, SeqCst);
+        fails.join().unwrap().unwrap_err();
+        until("the next one is being made", || two.a.hanging.load(SeqCst) == 1);
+        two.await_states(State::Down, State::Down);
+        let comes = scope.spawn(|| two.sign());
+        until("it waits", || two.pool.members()[0].queued() == 1 || comes.is_finished());
+        two.a.hangs.store(false, SeqCst);
+        assert_eq!((busy.join().unwrap(), comes.join().unwrap()), (Ok(()), Ok(())));
     });
 }
 
