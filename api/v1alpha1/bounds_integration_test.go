@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -484,4 +486,43 @@ func put(in any, path []string, value any) bool {
 		return true
 	}
 	return false
+}
+
+func TestDefaultsAreThoseOfTheDefinitions(t *testing.T) {
+	definitions := crds(t)
+	for path, want := range map[string]any{
+		"QTLSGateway/replicas":                                            v1alpha1.DefaultReplicas,
+		"QTLSGateway/drain/delaySeconds":                                  v1alpha1.DefaultDrainDelaySeconds,
+		"QTLSGateway/drain/timeoutSeconds":                                v1alpha1.DefaultDrainTimeoutSeconds,
+		"QTLSGateway/sessionResumption/ticketLifetime":                    v1alpha1.DefaultTicketLifetime,
+		"QTLSGateway/sessionResumption/store/redisOperator/clusterSize":   v1alpha1.DefaultRedisServers,
+		"QTLSGateway/sessionResumption/store/redisOperator/sentinel/size": v1alpha1.DefaultSentinels,
+		"HSMPool/timeout":                                                 v1alpha1.DefaultHSMTimeout,
+		"HSMPool/members/daemon/sessions":                                 v1alpha1.DefaultHSMSessions,
+		"HSMPool/members/module/sessions":                                 v1alpha1.DefaultHSMSessions,
+		"QTLSBenchmark/baselineRef/tolerance":                             v1alpha1.DefaultTolerance,
+		"QTLSBenchmarkSchedule/successfulHistoryLimit":                    v1alpha1.DefaultSuccessfulHistoryLimit,
+		"QTLSBenchmarkSchedule/failedHistoryLimit":                        v1alpha1.DefaultFailedHistoryLimit,
+	} {
+		kind, fields, _ := strings.Cut(path, "/")
+		field := definitions[kind].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		for name := range strings.SplitSeq(fields, "/") {
+			if field.Items != nil {
+				field = *field.Items.Schema
+			}
+			field = field.Properties[name]
+		}
+		if field.Default == nil {
+			t.Errorf("%s has no default", path)
+			continue
+		}
+		got := strings.Trim(string(field.Default.Raw), `"`)
+		if d, ok := want.(time.Duration); ok {
+			if parsed, err := time.ParseDuration(got); err != nil || parsed != d {
+				t.Errorf("%s is %s by default, and %s in the code", path, got, d)
+			}
+		} else if got != fmt.Sprint(want) {
+			t.Errorf("%s is %s by default, and %v in the code", path, got, want)
+		}
+	}
 }

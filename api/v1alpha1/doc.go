@@ -1,5 +1,4 @@
-// Package v1alpha1 holds the resources of Q-TLS: QTLSGateway, QTLSPolicy,
-// PQCCertificate, PQCIssuer and PQCClusterIssuer.
+// Package v1alpha1 holds the resources of Q-TLS, in the API group qtls.dev.
 //
 // A field is here because it works: nothing is accepted and ignored.
 //

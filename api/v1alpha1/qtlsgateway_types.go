@@ -13,7 +13,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:resource:shortName=qgw,categories=qtls
-// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Ready pods that run this generation, of those desired"
+// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Ready pods that run the configuration published for them, of those desired"
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.addresses[0].value`
 // +kubebuilder:printcolumn:name="Policy",type=string,JSONPath=`.status.policy`
 // +kubebuilder:printcolumn:name="Certificate",type=string,JSONPath=`.status.certificateAlgorithms`
@@ -667,7 +667,10 @@ type QTLSGatewayStatus struct {
 	// replicas is the number of pods there are.
 	// +optional
 	Replicas int32 `json:"replicas"`
-	// readyReplicas is the number of ready pods that run this generation.
+	// readyReplicas is the number of ready pods that run the configuration
+	// published for them. While a newer one is tried or held back, that is the
+	// last good one: the condition Programmed says whether it is of this
+	// generation.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas"`
 	// pods is readyReplicas and the desired number, as in `2/2`.

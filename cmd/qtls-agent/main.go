@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/agent"
 	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
@@ -250,7 +251,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger)
 
 func drain(ctx context.Context, args []string, stderr io.Writer, log *slog.Logger) error {
 	flags := flag.NewFlagSet("qtls-agent drain", flag.ContinueOnError)
-	delay := flags.Duration("delay", 5*time.Second, "how long connections are still accepted")
+	delay := flags.Duration("delay", time.Duration(v1alpha1.DefaultDrainDelaySeconds)*time.Second, "how long connections are still accepted")
 	err := parse(flags, args, stderr, func() error {
 		if *delay < 0 {
 			return fmt.Errorf("--delay %s: not below 0s", *delay)

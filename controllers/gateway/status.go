@@ -19,6 +19,7 @@ import (
 	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/mtls"
 	"qtls.dev/qtls/internal/observe"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
@@ -213,7 +214,7 @@ func programmed(in inputs, p plan, applyErr error, now time.Time) verdict {
 	case ready == 0:
 		return verdict{false, v1alpha1.ReasonPodsNotReady, "no pod is ready: " + unready(in)}
 	case len(unknown) > 0:
-		return verdict{false, v1alpha1.ReasonAgentUnreachable, "the agents of these pods do not answer the operator on port 8404 (a NetworkPolicy?): " + strings.Join(unknown, "; ")}
+		return verdict{false, v1alpha1.ReasonAgentUnreachable, fmt.Sprintf("the agents of these pods do not answer the operator on port %d (a NetworkPolicy?): %s", mtls.StatusPort, strings.Join(unknown, "; "))}
 	case len(behind) > 0:
 		return verdict{false, v1alpha1.ReasonProgressing, fmt.Sprintf("generation %d is on its way: %s", g.Generation, strings.Join(behind, "; "))}
 	case len(refused) > 0:
@@ -267,7 +268,7 @@ func onTrial(in inputs, p plan, now time.Time) verdict {
 	case !ready && !since.IsZero() && now.Sub(since) >= trialPatience:
 		return verdict{false, v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%s, and is not ready: %s%s", tries, podWaitsFor(in.Pods[i], observed), remedy)}
 	case ready && unknown != nil && !errors.Is(unknown, observe.ErrNotYet):
-		return verdict{false, v1alpha1.ReasonAgentUnreachable, fmt.Sprintf("%s, and its agent does not answer the operator on port 8404 (a NetworkPolicy?): %v%s", tries, unknown, remedy)}
+		return verdict{false, v1alpha1.ReasonAgentUnreachable, fmt.Sprintf("%s, and its agent does not answer the operator on port %d (a NetworkPolicy?): %v%s", tries, mtls.StatusPort, unknown, remedy)}
 	case len(refusals(observed)) > 0:
 		return verdict{false, v1alpha1.ReasonCertificateRejected, fmt.Sprintf("%s, and does not take %s%s", tries, strings.Join(refusals(observed), "; "), remedy)}
 	case observed.Status != nil && observed.Status.Waiting != "":

@@ -22,6 +22,7 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resolve"
 	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/rings"
@@ -255,11 +256,7 @@ func (r *Reconciler) remove(ctx context.Context, g *v1alpha1.QTLSGateway, o clie
 	if !slices.ContainsFunc(existing.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == g.UID }) {
 		return nil
 	}
-	err = r.Delete(ctx, o, client.Preconditions{UID: &existing.UID})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return owned.Remove(ctx, r.Client, existing)
 }
 
 // storeWaitsFor says why an embedded store's pods do not run, as far as it can

@@ -148,3 +148,94 @@ func TestEachMetricIsExplainedOnce(t *testing.T) {
 		}
 	}
 }
+
+// mapValues are the string values of package-level maps of a file, by the maps'
+// names.
+func mapValues(t *testing.T, file string, names ...string) map[string]bool {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !slices.Contains(names, spec.Names[0].Name) {
+			return true
+		}
+		for _, entry := range spec.Values[0].(*ast.CompositeLit).Elts {
+			value, err := strconv.Unquote(entry.(*ast.KeyValueExpr).Value.(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[value] = true
+		}
+		return false
+	})
+	if len(all) == 0 {
+		t.Fatalf("%s has no %q", file, names)
+	}
+	return all
+}
+
+func TestEachReasonOfAFailedHandshakeIsNamed(t *testing.T) {
+	cell := explained(t, "metrics.md", "## Of a gateway pod")["qtls_handshake_failures_total"][1]
+	counted := mapValues(t, filepath.Join("internal", "agent", "handshakes.go"), "failureReasons", "errorReasons")
+	counted["other"] = true
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cell, -1) {
+		named[m[1]] = true
+		if !counted[m[1]] {
+			t.Errorf("metrics.md names the reason %s, which nothing counts", m[1])
+		}
+	}
+	for reason := range counted {
+		if !named[reason] {
+			t.Errorf("metrics.md does not name the reason %s of qtls_handshake_failures_total", reason)
+		}
+	}
+}
+
+func TestEachFolderIsInTheMapOfTheArchitecture(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(data), "## Where things are")
+	if !found {
+		t.Fatal("architecture.md has no table of folders")
+	}
+	// A row names folders in full, or by the last part where the one before has the rest.
+	named := map[string]bool{}
+	for _, line := range strings.Split(table, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		parent := ""
+		for _, m := range regexp.MustCompile("`([a-z0-9/]+)`").FindAllStringSubmatch(cells[1], -1) {
+			if i := strings.LastIndex(m[1], "/"); i >= 0 {
+				parent = m[1][:i+1]
+				named[m[1]] = true
+			} else {
+				named[parent+m[1]] = true
+			}
+		}
+	}
+	for _, parent := range []string{"controllers", "internal", filepath.Join("internal", "bench")} {
+		folders, err := os.ReadDir(filepath.Join(root, parent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range folders {
+			if path := filepath.ToSlash(filepath.Join(parent, f.Name())); f.IsDir() && path != "internal/bench" && !named[path] {
+				t.Errorf("architecture.md does not say what lives in %s", path)
+			}
+		}
+	}
+	for path := range named {
+		if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path))); err != nil {
+			t.Errorf("architecture.md names %s, which is not there", path)
+		}
+	}
+}

@@ -1,6 +1,6 @@
 // Package model is a gateway after validation: every reference resolved, every
-// name parsed, every default filled in. It is a value: built once by Build,
-// never changed, and all that the renderers read.
+// name parsed, every default filled in. It is a value: resolve.Resolve
+// makes it, nothing changes it, and it is all that the renderers read.
 package model
 
 import (

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/algorithms"
@@ -67,10 +68,7 @@ func (r *resolver) problem(p Problem) { r.problems = append(r.problems, p) }
 
 func (r *resolver) resolve() model.Gateway {
 	spec := r.gateway.Spec
-	m := model.Gateway{Namespace: r.gateway.Namespace, Name: r.gateway.Name, DrainTimeoutSeconds: 30}
-	if spec.Drain.TimeoutSeconds != nil {
-		m.DrainTimeoutSeconds = int(*spec.Drain.TimeoutSeconds)
-	}
+	m := model.Gateway{Namespace: r.gateway.Namespace, Name: r.gateway.Name, DrainTimeoutSeconds: int(ptr.Deref(spec.Drain.TimeoutSeconds, v1alpha1.DefaultDrainTimeoutSeconds))}
 
 	named, fallback := r.objects.Policies[spec.PolicyRef.Name], r.objects.Policies[FallbackPolicy]
 	if named == nil {

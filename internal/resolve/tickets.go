@@ -13,9 +13,6 @@ import (
 	"qtls.dev/qtls/internal/model"
 )
 
-// defaultTicketLifetime is that of the API.
-const defaultTicketLifetime = 2 * time.Hour
-
 // tickets says how sessions are resumed; nil where none is.
 func tickets(g *v1alpha1.QTLSGateway, m model.Gateway) *model.Tickets {
 	if !Resumes(g) {
@@ -28,7 +25,7 @@ func tickets(g *v1alpha1.QTLSGateway, m model.Gateway) *model.Tickets {
 // TicketTimes are the lifetime of a gateway's tickets, and how long a key
 // encrypts them, which is never less.
 func TicketTimes(g *v1alpha1.QTLSGateway) (lifetime, rotation time.Duration) {
-	lifetime = defaultTicketLifetime
+	lifetime = v1alpha1.DefaultTicketLifetime
 	if d := g.Spec.SessionResumption.TicketLifetime; d != nil {
 		lifetime = d.Duration
 	}

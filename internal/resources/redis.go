@@ -225,9 +225,9 @@ func redisPodSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
 		TopologySpreadConstraints:     constraints,
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsNonRoot:   ptr.To(true),
-			RunAsUser:      ptr.To[int64](uid),
-			RunAsGroup:     ptr.To[int64](uid),
-			FSGroup:        ptr.To[int64](uid),
+			RunAsUser:      ptr.To[int64](UID),
+			RunAsGroup:     ptr.To[int64](UID),
+			FSGroup:        ptr.To[int64](UID),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{redisContainer(g, s)},

@@ -212,7 +212,7 @@ func RedisOperatorObject(g *v1alpha1.QTLSGateway, s Settings, server map[string]
 		})
 	}
 	var (
-		size      = ptr.Deref(e.ClusterSize, 3)
+		size      = ptr.Deref(e.ClusterSize, v1alpha1.DefaultRedisServers)
 		config    = operatedInclude{RedisOperatorName(g.Name)}
 		budget    = operatedBudget{Enabled: true, MaxUnavailable: 1}
 		encrypted = operatedTLS{redisoperator.KeyAuthority, redisoperator.KeyCertificate, redisoperator.KeyPrivateKey,
@@ -236,7 +236,7 @@ func RedisOperatorObject(g *v1alpha1.QTLSGateway, s Settings, server map[string]
 		replication := &operatedReplication{ClusterSize: size, KubernetesConfig: servers, RedisConfig: config, TLS: encrypted, ACL: users,
 			PodSecurityContext: pod, PDB: budget, operatedContainer: container, operatedPlacement: placement}
 		if e.Sentinel != nil {
-			replication.Sentinel = &operatedSentinels{operatedKubernetesConfig(e, s, cmp.Or(e.Sentinel.Image, redisOperatorSentinelImage)), ptr.Deref(e.Sentinel.Size, 3)}
+			replication.Sentinel = &operatedSentinels{operatedKubernetesConfig(e, s, cmp.Or(e.Sentinel.Image, redisOperatorSentinelImage)), ptr.Deref(e.Sentinel.Size, v1alpha1.DefaultSentinels)}
 		}
 		spec = replication
 	}

@@ -14,6 +14,9 @@ import (
 	"qtls.dev/qtls/internal/dataplane"
 )
 
+// UID is the user and the group that the images run as, and so all pods.
+const UID = 65532
+
 // Settings are the operator's own, the same for every gateway.
 type Settings struct {
 	// Image of the gateway: HAProxy and the agent.
