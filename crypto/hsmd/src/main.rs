@@ -1,6 +1,6 @@
 use qtls_hsmd::{
     config::Config,
-    log::log,
+    log::{self, log},
     metrics::{self, Metrics},
     server::{Live, Server},
     soft_token,
@@ -22,6 +22,7 @@ use std::{
 const USAGE: &str = "hsmd --config PATH";
 
 fn main() -> ExitCode {
+    log::of_daemon();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match &args[..] {
         [command, rest @ ..] if command == "init-soft-token" => soft_token::run(rest).map(|done| log(&done)),

@@ -34,8 +34,6 @@ struct Taken {
     newcomers: BTreeMap<u64, Newcomer>,
     clients: HashMap<u64, (Arc<TcpStream>, IpAddr)>,
     last: u64,
-    /// Somebody waits for a place.
-    awaited: bool,
 }
 
 /// Why a client has no place.
@@ -67,9 +65,7 @@ impl Places {
         // As many clients as there may be shake hands at a time when an hsmd restarts: none is cut off.
         while taken.newcomers.len() >= self.newcomers && taken.newcomers.len() + taken.clients.len() >= self.most {
             let time = taken.make_room(address, self.grace);
-            taken.awaited = true;
             taken = self.changed.wait_timeout(taken, time).unwrap_or_else(|e| e.into_inner()).0;
-            taken.awaited = false;
         }
         taken.last += 1;
         let id = taken.last;
@@ -94,7 +90,7 @@ impl Places {
         }
         taken.newcomers.remove(&id);
         taken.clients.insert(id, client);
-        self.tell(&taken);
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -107,13 +103,7 @@ impl Places {
         let mut taken = lock(&self.taken);
         taken.newcomers.remove(&id);
         taken.clients.remove(&id);
-        self.tell(&taken);
-    }
-
-    fn tell(&self, taken: &Taken) {
-        if taken.awaited {
-            self.changed.notify_one();
-        }
+        self.changed.notify_one();
     }
 
     /// Nothing more is read from anybody.

@@ -5,7 +5,7 @@ use crate::{
     log::log,
     metrics::{Metrics, Outcome, Refusal},
     places::{NoPlace, Places, GRACE},
-    work::{operation, Order, Work},
+    work::{operation, Order, Reply, Work},
 };
 use cryptoki_sys::*;
 use qtls_pkcs11::{
@@ -27,7 +27,7 @@ use std::{
     os::fd::AsRawFd,
     sync::{
         atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst},
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard, Weak,
     },
     thread,
     time::{Duration, Instant},
@@ -315,7 +315,6 @@ impl Server {
                     deadline = Instant::now() + self.config.idle_timeout;
                     continue;
                 }
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(()),
                 Err(_) => return Ok(()),
             };
             let mut rest = &buffer[..n];
@@ -359,18 +358,30 @@ impl Server {
             return connection.send(id, &Answer::Failed(failure), false);
         }
         self.metrics.in_flight.fetch_add(1, SeqCst);
-        // What waits for the token does not keep the connection of a client that left, nor its socket.
-        let (to, of, metrics) = (Arc::downgrade(connection), Arc::downgrade(connection), self.metrics.clone());
-        let wanted = Box::new(move || of.upgrade().is_some_and(|connection| !lock(&connection.outbox).closed));
-        let answer = Box::new(move |answer: Answer| {
-            // Before it is sent: the connection may be the last that the drain waits for, and end with it.
-            metrics.in_flight.fetch_sub(1, SeqCst);
-            if let Some(connection) = to.upgrade() {
-                connection.send(id, &answer, true);
-            }
-        });
+        let to = Box::new(Asker { connection: Arc::downgrade(connection), id, metrics: self.metrics.clone() });
         let (client, peer) = (connection.name.clone(), connection.peer);
-        self.work.take(Order { client, peer, request, received: Instant::now(), wanted, answer });
+        self.work.take(Order { client, peer, request, received: Instant::now(), to });
+    }
+}
+
+/// Who sent a request that waits for the token. It does not keep the connection of a client that left, nor its socket.
+struct Asker {
+    connection: Weak<Connection>,
+    id: u64,
+    metrics: Arc<Metrics>,
+}
+
+impl Reply for Asker {
+    fn wanted(&self) -> bool {
+        self.connection.upgrade().is_some_and(|connection| !lock(&connection.outbox).closed)
+    }
+
+    fn answer(self: Box<Self>, answer: Answer) {
+        // Before it is sent: the connection may be the last that the drain waits for, and end with it.
+        self.metrics.in_flight.fetch_sub(1, SeqCst);
+        if let Some(connection) = self.connection.upgrade() {
+            connection.send(self.id, &answer, true);
+        }
     }
 }
 

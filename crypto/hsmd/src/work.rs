@@ -6,7 +6,7 @@
 //! share the memory of what waits.
 
 use crate::{
-    log::log,
+    log::{log, log_change},
     metrics::{Metrics, Outcome},
     shares::Shares,
 };
@@ -36,10 +36,30 @@ pub struct Order {
     pub peer: IpAddr,
     pub request: Request,
     pub received: Instant,
+    pub to: Box<dyn Reply>,
+}
+
+pub trait Reply: Send {
     /// Whether the client is still there.
-    pub wanted: Box<dyn Fn() -> bool + Send>,
+    fn wanted(&self) -> bool;
     /// It must not block.
-    pub answer: Box<dyn FnOnce(Answer) + Send>,
+    fn answer(self: Box<Self>, answer: Answer);
+}
+
+/// What becomes of an order: an answer, or why there is none, and whose word that is.
+type Done = Result<Answer, (Outcome, Failure)>;
+
+/// Our own word: the token was not asked, or not for this.
+fn refused(code: CK_RV, what: impl Into<String>) -> (Outcome, Failure) {
+    (Outcome::Refused, Failure::new(code, what))
+}
+
+/// The token's word. But what waited for a session until its time was over never came to it.
+fn failed(failure: Failure) -> (Outcome, Failure) {
+    match failure.code {
+        CKR_FUNCTION_CANCELED => (Outcome::Refused, failure),
+        _ => (Outcome::Failed, failure),
+    }
 }
 
 /// What is not answered yet may not take more memory than this, signatures and what manages keys each: a token that takes
@@ -77,10 +97,6 @@ pub struct Work {
     pub metrics: Arc<Metrics>,
 }
 
-fn refused(code: CK_RV, what: impl Into<String>) -> Failure {
-    Failure::new(code, what)
-}
-
 impl Work {
     /// Connects to the token in the background, and starts the threads.
     pub fn start(settings: Settings, token: Box<dyn Token>, metrics: Arc<Metrics>) -> Arc<Work> {
@@ -101,7 +117,7 @@ impl Work {
         if !self.bytes[manages(&order.request) as usize].take(order.peer, bytes(&order.request)) {
             let what = "too many requests wait for the token; send fewer at a time, or add members";
             self.metrics.request(operation(&order.request), Outcome::Refused);
-            return (order.answer)(Answer::Failed(refused(CKR_SESSION_COUNT, what)));
+            return order.to.answer(Answer::Failed(Failure::new(CKR_SESSION_COUNT, what)));
         }
         match &order.request {
             Request::Sign { key, .. } => match self.known(key) {
@@ -128,7 +144,7 @@ impl Work {
     /// Has a signature made, if the request fits the key.
     fn sign(self: &Arc<Self>, order: Order, key: Arc<Key>) {
         let Request::Sign { key: name, mechanism, data } = &order.request else { return };
-        let failure = if !mechanism.has_valid_parameter() {
+        let refusal = if !mechanism.has_valid_parameter() {
             Some(refused(CKR_MECHANISM_PARAM_INVALID, "the parameter of the mechanism fits no key"))
         } else if !fits(mechanism, &key.public.kind) {
             Some(refused(CKR_KEY_TYPE_INCONSISTENT, format!("key {name} is of another type")))
@@ -136,8 +152,8 @@ impl Work {
             let what = || format!("key {name} signs no such {} bytes with this mechanism and parameter", data.len());
             signable(mechanism, data, &key.public.kind).err().map(|code| refused(code, what()))
         };
-        if let Some(failure) = failure {
-            return self.finish(order, Err(failure));
+        if let Some(refusal) = refusal {
+            return self.finish(order, Err(refusal));
         }
         let request = token::Request { key, mechanism: mechanism.clone(), data: data.clone() };
         let (peer, received) = (order.peer, order.received);
@@ -148,37 +164,38 @@ impl Work {
     /// Makes or destroys a key.
     fn manage(&self, order: Order) {
         let waited = order.received.elapsed();
-        let result = if waited > GENERATE_TIME {
+        let done = if waited > GENERATE_TIME {
             let what = format!("no free session in {} ms", waited.as_millis());
             Err(refused(CKR_FUNCTION_CANCELED, what))
-        } else if (order.wanted)() {
+        } else if order.to.wanted() {
             self.managed(&order.request)
         } else {
             Err(refused(CKR_FUNCTION_CANCELED, "the client is gone"))
         };
-        self.finish(order, result);
+        self.finish(order, done);
     }
 
-    fn finish(&self, order: Order, result: token::Result<Answer>) {
-        let Order { client, peer, request, received, wanted, answer } = order;
+    fn finish(&self, order: Order, done: Done) {
+        let Order { client, peer, request, received, to } = order;
         self.bytes[manages(&request) as usize].give_back(peer, bytes(&request));
-        let outcome = match &result {
-            Ok(_) => Outcome::Ok,
-            Err(e) if e.code == CKR_FUNCTION_CANCELED && !wanted() => Outcome::Refused,
-            Err(_) => Outcome::Failed,
-        };
-        if let (Ok(_), Request::Sign { .. }) = (&result, &request) {
+        if let (Ok(_), Request::Sign { .. }) = (&done, &request) {
             self.metrics.signature_took(received.elapsed());
         }
-        if outcome != Outcome::Refused {
-            self.tell(&client, &request, &result);
+        // Of what was given up because its client left there is nothing to tell.
+        let gone = matches!(&done, Err((_, e)) if e.code == CKR_FUNCTION_CANCELED) && !to.wanted();
+        if !gone {
+            self.tell(&client, &request, &done);
         }
+        let (outcome, answer) = match done {
+            Ok(answer) => (Outcome::Ok, answer),
+            Err((outcome, failure)) => (outcome, Answer::Failed(failure)),
+        };
         self.metrics.request(operation(&request), outcome);
-        answer(result.unwrap_or_else(Answer::Failed));
+        to.answer(answer);
     }
 
     /// One line for each change of the token's keys, and for each failure: who, what, which key.
-    fn tell(&self, client: &str, request: &Request, result: &token::Result<Answer>) {
+    fn tell(&self, client: &str, request: &Request, done: &Done) {
         let (what, key) = match request {
             Request::Status => return,
             Request::Find(key) => ("find".into(), key),
@@ -186,15 +203,14 @@ impl Work {
             Request::Generate { algorithm, key } => (format!("generate {algorithm:?}"), key),
             Request::Retire(key) => ("retire".into(), key),
         };
-        let changes = matches!(request, Request::Generate { .. } | Request::Retire(_));
-        match result {
-            Ok(_) if changes => log(&format!("{client}: {what}: key {key}: done")),
+        match done {
+            Ok(_) if manages(request) => log_change(&format!("{client}: {what}: key {key}: done")),
             Ok(_) => {}
-            Err(e) => log(&format!("{client}: {what}: key {key}: {e}")),
+            Err((_, e)) => log(&format!("{client}: {what}: key {key}: {e}")),
         }
     }
 
-    fn managed(&self, request: &Request) -> token::Result<Answer> {
+    fn managed(&self, request: &Request) -> Done {
         match request {
             Request::Generate { algorithm, key } => {
                 let Some(algorithm) = Algorithm::by_name(algorithm) else {
@@ -204,13 +220,13 @@ impl Work {
                 };
                 let made = self.member.generate(algorithm, key, GENERATE_TIME);
                 self.changed(key);
-                made.map(Answer::Found).map_err(|e| e.failure)
+                made.map(Answer::Found).map_err(|e| failed(e.failure))
             }
             Request::Retire(key) => {
                 let name = key.clone();
                 let retired = self.member.call(self.settings.timeout, move |session| session.retire(&name));
                 self.changed(key);
-                retired.map(|()| Answer::Retired)
+                retired.map(|()| Answer::Retired).map_err(failed)
             }
             _ => Err(refused(CKR_GENERAL_ERROR, "it is not for the thread that makes keys")),
         }
@@ -227,7 +243,7 @@ impl Work {
     }
 
     fn learn(&self, name: KeyName, found: &Found) -> token::Result<Arc<Key>> {
-        let public = PublicKey::from_der(&found.public).map_err(|e| refused(CKR_KEY_TYPE_INCONSISTENT, e))?;
+        let public = PublicKey::from_der(&found.public).map_err(|e| Failure::new(CKR_KEY_TYPE_INCONSISTENT, e))?;
         let key = Arc::new(Key { label: name.label.clone(), id: name.id.clone(), public });
         let mut keys = lock(&self.keys);
         if keys.len() >= MOST_KEYS {
@@ -278,12 +294,7 @@ impl Work {
 
     /// Has the member's workers close their sessions.
     pub fn stop(&self, time: Duration) -> bool {
-        self.member.stop();
-        let deadline = Instant::now() + time;
-        while !self.member.stopped() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.member.stopped()
+        self.member.stop(time)
     }
 }
 
@@ -297,20 +308,20 @@ struct Finding {
 
 impl member::Order for Finding {
     fn wanted(&self) -> bool {
-        (self.order.wanted)()
+        self.order.to.wanted()
     }
 
     fn done(self: Box<Self>, result: token::Result<Vec<u8>>) {
         let Finding { work, name, found, order } = *self;
         let found = match result.map(|_| lock(&found).take()) {
             Ok(Some(found)) => found,
-            Ok(None) => return work.finish(order, Err(absent(&name))),
-            Err(e) => return work.finish(order, Err(e)),
+            Ok(None) => return work.finish(order, Err(failed(absent(&name)))),
+            Err(e) => return work.finish(order, Err(failed(e))),
         };
         match order.request {
             Request::Sign { .. } => match work.learn(name, &found) {
                 Ok(key) => work.sign(order, key),
-                Err(e) => work.finish(order, Err(e)),
+                Err(e) => work.finish(order, Err(failed(e))),
             },
             _ => work.finish(order, Ok(Answer::Found(found))),
         }
@@ -325,7 +336,7 @@ struct Signing {
 
 impl member::Order for Signing {
     fn wanted(&self) -> bool {
-        (self.order.wanted)()
+        self.order.to.wanted()
     }
 
     fn done(self: Box<Self>, result: token::Result<Vec<u8>>) {
@@ -336,11 +347,11 @@ impl member::Order for Signing {
                 lock(&work.keys).remove(key);
             }
         }
-        work.finish(order, result.map(Answer::Signature));
+        work.finish(order, result.map(Answer::Signature).map_err(failed));
     }
 }
 
-fn no_thread() -> Failure {
+fn no_thread() -> (Outcome, Failure) {
     refused(CKR_HOST_MEMORY, "no thread could be started")
 }
 

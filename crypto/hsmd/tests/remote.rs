@@ -12,7 +12,7 @@ use qtls_pkcs11::{
     pool::Pool,
     remote::RemoteToken,
     spki::PublicKey,
-    token::{Algorithm, Mechanism, Request},
+    token::{Algorithm, Failure, Mechanism, Request},
 };
 use std::{
     fs,
@@ -235,6 +235,30 @@ fn a_key_that_one_hsmd_does_not_allow_is_signed_with_by_the_other() {
         assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
     }
     assert_eq!(daemons[1].token.signed.load(SeqCst), 4);
+}
+
+/// Somebody has given another key its label there, or put another in its place.
+#[test]
+fn a_key_that_is_none_of_one_hsmds_is_signed_with_by_the_other() {
+    let another = PublicKey::from_pem(include_bytes!("../../pkcs11/testdata/p384.pem")).unwrap();
+    for shown in [Err(Failure::ambiguous(&key("web"))), Ok(another)] {
+        let daemons = [Inside::start(""), Inside::start("")];
+        *lock(&daemons[0].token.shows) = Some(shown);
+        let members: String = ["a", "b"]
+            .iter()
+            .zip(&daemons)
+            .map(|(name, daemon)| pki().member(name, daemon.address, "gateway"))
+            .collect();
+        let module = Module::start(&members, &["web"]);
+        let up = || module.pool.states().iter().all(|member| member.1 == State::Up);
+        until("both are up", up);
+        for _ in 0..4 {
+            assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+        }
+        let asked = module.pool.observer()().iter().map(|member| member.failovers).collect::<Vec<_>>();
+        assert_eq!((asked, daemons[1].token.signed.load(SeqCst)), (vec![2, 0], 4));
+        assert!(up(), "it is well");
+    }
 }
 
 #[test]

@@ -53,6 +53,8 @@ fn keys_are_made_and_destroyed_by_those_who_may() {
     assert_eq!(gateway.ask(&sign("web")).unwrap(), Answer::Signature(vec![0x5a; 64]), "the member is still up");
     let unknown = Request::Generate { algorithm: "DSA".into(), key: key("x") };
     assert_eq!(operator.refused(&unknown).0, CKR_ARGUMENTS_BAD);
+    let counted = [Outcome::Ok, Outcome::Refused, Outcome::Failed].map(|o| daemon.metrics.requests("generate", o));
+    assert_eq!(counted, [1, 2, 1], "a label that is there is the token's word, an algorithm that is not there hsmd's");
     operator.status();
 }
 
@@ -88,6 +90,8 @@ fn what_does_not_fit_a_key_never_reaches_the_token() {
         let request = Request::Sign { key: key(RSA_KEY), mechanism: mechanism.clone(), data: vec![1; len] };
         assert_eq!(gateway.refused(&request).0, code, "{mechanism:?} of {len} bytes");
     }
+    let counted = [Outcome::Refused, Outcome::Failed].map(|outcome| daemon.metrics.requests("sign", outcome));
+    assert_eq!(counted, [15, 0], "none of that was the token's word");
     assert_eq!(gateway.refused(&Request::Find(key("shop-missing"))).0, CKR_KEY_HANDLE_INVALID);
     assert_eq!(daemon.connect("operator").refused(&Request::Find(key(""))).0, CKR_ARGUMENTS_BAD);
     assert_eq!(daemon.token.signed.load(std::sync::atomic::Ordering::SeqCst), 0);

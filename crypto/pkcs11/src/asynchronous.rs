@@ -18,10 +18,10 @@ use std::{
     ptr::{null_mut, NonNull},
     sync::{
         atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering},
-        Arc, Condvar, Mutex, MutexGuard, OnceLock,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 type Allocate = unsafe extern "C" fn(*mut usize) -> *mut c_void;
@@ -162,6 +162,12 @@ pub const MOST_ABANDONED: usize = 4096;
 
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether a stack with this address was given back by a job that was abandoned.
+#[cfg(test)]
+pub fn given_back(address: usize) -> bool {
+    lock(&STACKS).spare.iter().any(|stack| (*stack..stack + STACK).contains(&address))
+}
+
 /// How many jobs were abandoned in this process.
 pub fn abandoned() -> usize {
     ABANDONED.load(Ordering::Relaxed)
@@ -242,18 +248,20 @@ impl Event {
     }
 
     fn close(&self) {
-        let mut context = lock(&self.0);
-        context.file.take();
-        if let Some(stack) = context.paused.take() {
-            if ABANDONED.fetch_add(1, Ordering::Relaxed) + 1 == MOST_ABANDONED {
-                crate::log(&format!(
-                    "{MOST_ABANDONED} clients left while their signatures were made, and what their jobs held is lost: threads \
-                     wait for signatures from now on; reload the program"
-                ));
-            }
-            if let Some(stack) = stack {
-                lock(&STACKS).abandon(stack);
-            }
+        let paused = {
+            let mut context = lock(&self.0);
+            context.file.take();
+            context.paused.take()
+        };
+        let Some(stack) = paused else { return };
+        if let Some(stack) = stack {
+            lock(&STACKS).abandon(stack);
+        }
+        if ABANDONED.fetch_add(1, Ordering::Relaxed) + 1 == MOST_ABANDONED {
+            crate::log(&format!(
+                "{MOST_ABANDONED} clients left while their signatures were made, and what their jobs held is lost: threads \
+                 wait for signatures from now on; reload the program"
+            ));
         }
     }
 }
@@ -393,6 +401,9 @@ impl Timer {
     }
 }
 
+/// How long a thread waits that may not pause before it looks whether it may: it must not take the processor meanwhile.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// How somebody waits for a change of what a mutex guards.
 pub struct Waiter {
     changed: Condvar,
@@ -435,19 +446,19 @@ impl Waiter {
     ) -> MutexGuard<'a, T> {
         let Some((job, timer)) = &self.job else { return self.block(mutex, Some((deadline, alarm)), over) };
         let alarm = timer.set(deadline, alarm);
-        let mut pauses = 0;
+        let mut woken = false;
         let state = loop {
             job.event.clear();
-            let state = lock(mutex);
+            let mut state = lock(mutex);
+            if woken {
+                // For nothing, perhaps; or at once, because the program has forbidden pauses just now: OpenSSL does not say.
+                state = self.doze(state, &over);
+            }
             if over(&state) {
                 break state;
             }
             drop(state);
-            if pauses > 0 {
-                // Woken for nothing, or the program has forbidden pauses just now.
-                thread::yield_now();
-            }
-            pauses += 1;
+            woken = true;
             if !job.pause() {
                 break self.block(mutex, None, over);
             }
@@ -456,6 +467,14 @@ impl Waiter {
         timer.cancel(alarm);
         job.event.clear();
         state
+    }
+
+    /// Waits for a moment at most.
+    fn doze<'a, T>(&self, state: MutexGuard<'a, T>, over: &impl Fn(&T) -> bool) -> MutexGuard<'a, T> {
+        self.blocked.store(true, Ordering::Relaxed);
+        let dozed = self.changed.wait_timeout_while(state, MOMENT, |state| !over(state));
+        self.blocked.store(false, Ordering::Relaxed);
+        dozed.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Without an alarm: who else has set one.

@@ -97,9 +97,11 @@ impl Keys {
                 true
             }
             Err(e) => {
-                if file.told != e {
-                    (file.log)(&format!("{e}; the keys stay as they were"));
-                    file.told = e;
+                let (log, news) = (file.log, file.told != e);
+                file.told.clone_from(&e);
+                drop(file); // whoever takes messages may be slow
+                if news {
+                    log(&format!("{e}; the keys stay as they were"));
                 }
                 false
             }

@@ -124,7 +124,7 @@ fn config_path(argument: Option<&CStr>) -> Result<PathBuf, String> {
 /// How a member's token is reached.
 pub fn token(modules: &mut library::Modules, member: &config::Member) -> Box<dyn token::Token> {
     match &member.place {
-        config::Place::Module(module) => Box::new(modules.token(module)),
+        config::Place::Module(module) => Box::new(modules.token(module, member.timeout)),
         config::Place::Daemon(daemon) => Box::new(remote::RemoteToken::new(daemon.clone(), member.timeout)),
     }
 }
@@ -136,6 +136,8 @@ fn start(argument: Option<&CStr>, before: *mut Instance) -> Result<Instance, Str
     let path = config_path(argument)?;
     let (config, file) = keys::read(&path, log)?;
     let config = Arc::new(config);
+    // Made before there are threads: a child that is forked while one of them makes it would wait for it for ever.
+    verdict::table();
     asynchronous::limit_descriptors(config.descriptors.unwrap_or(u64::MAX));
     let mut modules = library::Modules::new(stop_at_exit);
     let pool = pool::Pool::start(&config, |m| token(&mut modules, m), member::CHECK_INTERVAL, log);

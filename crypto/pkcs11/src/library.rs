@@ -2,7 +2,7 @@
 
 use crate::{
     config::{self, Key, TokenName},
-    spki,
+    spki::{self, LONGEST_SIGNATURE},
     token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token, GENERATE_TIME},
 };
 use cryptoki_sys::*;
@@ -15,8 +15,8 @@ use std::{
     path::{Path, PathBuf},
     ptr::{null_mut, NonNull},
     sync::{
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
     },
     thread,
     time::{Duration, Instant},
@@ -32,13 +32,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Module {
     path: PathBuf,
     state: Mutex<Loaded>,
+    /// Somebody has left it, or has a session now.
+    changed: Condvar,
     /// A device of it failed since it was initialised: that is done anew as soon as nobody uses it, for some libraries look
     /// for their devices only then. Not behind the lock, which a library that hangs while it is initialised never returns.
     stale: AtomicBool,
     /// Told when a library may have put another handler before the end of the program: when it is loaded, and initialised.
     loaded: fn(),
-    /// Who has a session, or is about to: with none, the library may be initialised anew.
-    users: AtomicUsize,
 }
 
 const MOST_TOLD: u32 = 16;
@@ -51,21 +51,43 @@ struct Loaded {
     told: u32,
     /// It was initialised already: somebody else in the program uses it, and it is not ours to finalise.
     shared: bool,
+    /// Those that are in it to open a session, and those that have one. While there is any it stays initialised. Whoever
+    /// waits to be let in is none of them.
+    opening: usize,
+    open: usize,
+}
+
+impl Loaded {
+    fn is_used(&self) -> bool {
+        self.opening + self.open > 0
+    }
 }
 
 /// Keeps a library initialised.
-struct User(Arc<Module>);
+struct User {
+    module: Arc<Module>,
+    /// It has a session.
+    open: bool,
+}
 
 impl User {
-    fn new(module: &Arc<Module>) -> User {
-        module.users.fetch_add(1, Ordering::SeqCst);
-        User(module.clone())
+    fn opened(&mut self) {
+        self.open = true;
+        let mut state = lock(&self.module.state);
+        state.opening -= 1;
+        state.open += 1;
+        self.module.changed.notify_all();
     }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.0.users.fetch_sub(1, Ordering::SeqCst);
+        let mut state = lock(&self.module.state);
+        match self.open {
+            true => state.open -= 1,
+            false => state.opening -= 1,
+        }
+        self.module.changed.notify_all();
     }
 }
 
@@ -128,11 +150,15 @@ impl Module {
         }
     }
 
-    /// The table of functions, for a user.
-    fn functions(&self, _: &User) -> Result<Functions> {
+    /// Lets somebody in who is to open a session. If a device failed, and nobody has a session, the library is initialised
+    /// anew before. That wants it empty: whoever comes waits for those that are in it, or under load somebody would always
+    /// be. But one of them may hang, and then the others go on without.
+    fn enter(self: &Arc<Module>, patience: Duration) -> Result<(User, Functions)> {
         let mut state = lock(&self.state);
         let functions = self.table(&mut state)?;
-        if self.users.load(Ordering::SeqCst) == 1 && self.stale.swap(false, Ordering::SeqCst) {
+        let waits = |state: &mut Loaded| self.stale.load(Ordering::SeqCst) && state.open == 0 && state.opening > 0;
+        state = self.changed.wait_timeout_while(state, patience, waits).unwrap_or_else(PoisonError::into_inner).0;
+        if !state.is_used() && self.stale.swap(false, Ordering::SeqCst) {
             Module::finalise(&mut state);
         }
         if !state.initialised {
@@ -144,10 +170,11 @@ impl Module {
                 (self.loaded)();
             }
         }
-        Ok(functions)
+        state.opening += 1;
+        Ok((User { module: self.clone(), open: false }, functions))
     }
 
-    /// Nobody may be in the library: whoever becomes a user waits for the lock before the first call.
+    /// Nobody may be in the library: whoever becomes a user does so behind this lock, before the first call.
     fn finalise(state: &mut Loaded) {
         if !state.initialised || state.shared {
             return;
@@ -175,7 +202,7 @@ impl Modules {
     pub fn finalise(&self) {
         for module in self.by_path.values() {
             let mut state = lock(&module.state);
-            if module.users.load(Ordering::SeqCst) == 0 {
+            if !state.is_used() {
                 Module::finalise(&mut state);
             }
         }
@@ -183,14 +210,15 @@ impl Modules {
 
     /// The token of a member. Its library is loaded here and now, not by a worker: the destructors of a library that is
     /// loaded while the program ends would run while the worker is in it. If it cannot be loaded, the worker will say so.
-    pub fn token(&mut self, member: &config::Module) -> LibraryToken {
+    /// `timeout` is what one signature may take.
+    pub fn token(&mut self, member: &config::Module, timeout: Duration) -> LibraryToken {
         let path = &member.module;
         let loaded = self.loaded;
         let new = || {
             let module = Module {
                 path: path.clone(),
                 state: Mutex::default(),
-                users: AtomicUsize::new(0),
+                changed: Condvar::new(),
                 stale: AtomicBool::new(false),
                 loaded,
             };
@@ -203,6 +231,8 @@ impl Modules {
             name: member.token.clone(),
             pin_file: member.pin_file.clone(),
             login: Mutex::new(Login::default()),
+            patience: timeout / 4,
+            turn: GENERATE_TIME / 2,
         }
     }
 }
@@ -230,6 +260,10 @@ pub struct LibraryToken {
     pin_file: PathBuf,
     /// One login at a time: as many wrong ones as there are sessions would lock the token.
     login: Mutex<Login>,
+    /// How long others that are in the library are waited for, where it is to be initialised anew.
+    patience: Duration,
+    /// How long another process that makes a key is waited for: the rest of the time is for the key itself.
+    pub turn: Duration,
 }
 
 /// Text that PKCS#11 fills up with blanks.
@@ -305,13 +339,13 @@ fn logged_in(info: &CK_SESSION_INFO) -> bool {
 
 impl Token for LibraryToken {
     fn open(&self) -> Result<Box<dyn Session>> {
-        let user = User::new(&self.module);
-        let functions = self.module.functions(&user)?;
+        let (user, functions) = self.module.enter(self.patience)?;
         let slot = self.slot(functions)?;
         let mut handle = 0;
         call!(functions, C_OpenSession(slot, CKF_SERIAL_SESSION, null_mut(), None, &mut handle))?;
-        let session = LibrarySession { functions, handle, user };
+        let mut session = LibrarySession { functions, handle, user, turn: self.turn };
         self.log_in(&session)?;
+        session.user.opened();
         Ok(Box::new(session))
     }
 
@@ -324,6 +358,8 @@ struct LibrarySession {
     functions: Functions,
     handle: CK_SESSION_HANDLE,
     user: User,
+    /// The token's.
+    turn: Duration,
 }
 
 impl Drop for LibrarySession {
@@ -337,19 +373,22 @@ impl Drop for LibrarySession {
 struct Alone(File);
 
 impl Alone {
-    /// Waits until nobody else is, though no longer than a key may take. The library's file is what all have in common who use
-    /// it. Where it cannot be locked, as on some network file systems, keys are made all the same.
-    fn with(library: &Path) -> Option<Alone> {
-        let (file, start) = (File::open(library).ok()?, Instant::now());
+    /// Waits until nobody else is, for some time. The library's file is what all have in common who use it. Where it cannot be
+    /// locked, as on some network file systems, there is None, and keys are made all the same.
+    fn with(library: &Path, time: Duration) -> Result<Option<Alone>> {
+        let (Ok(file), start) = (File::open(library), Instant::now()) else { return Ok(None) };
         // SAFETY: the descriptor is open.
         while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let busy = io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
-            if !busy || start.elapsed() > GENERATE_TIME {
-                return None;
+            if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
+                return Ok(None);
+            }
+            if start.elapsed() > time {
+                let what = format!("another process makes a key with {}", library.display());
+                return Err(Failure::new(CKR_SESSION_COUNT, what));
             }
             thread::sleep(Duration::from_millis(10));
         }
-        Some(Alone(file))
+        Ok(Some(Alone(file)))
     }
 }
 
@@ -397,7 +436,7 @@ impl LibrarySession {
         match self.objects(CKO_PRIVATE_KEY, key)?[..] {
             [] => Ok(None),
             [handle] => Ok(Some(handle)),
-            _ => Err(Failure::new(CKR_TEMPLATE_INCONSISTENT, format!("several keys are {key}; name one by its ID"))),
+            _ => Err(Failure::ambiguous(key)),
         }
     }
 
@@ -570,15 +609,20 @@ impl Session for LibrarySession {
         }
         call!(self.functions, C_SignInit(self.handle, &mut mechanism, key))?;
         let (data, data_len) = (request.data.as_ptr().cast_mut(), request.data.len() as CK_ULONG);
-        let mut signature = vec![0; len];
-        let mut written = len as CK_ULONG;
-        call!(self.functions, C_Sign(self.handle, data, data_len, signature.as_mut_ptr(), &mut written))?;
-        if written as usize != len {
-            let detail =
-                format!("C_Sign made {written} bytes where the public key has {len}: another key is under its label");
-            return Err(Failure::new(CKR_DEVICE_ERROR, detail));
+        // Room for any signature: with too little of it the operation would not end.
+        let mut signature = vec![0; LONGEST_SIGNATURE];
+        let mut written = LONGEST_SIGNATURE as CK_ULONG;
+        match call!(self.functions, C_Sign(self.handle, data, data_len, signature.as_mut_ptr(), &mut written)) {
+            Ok(()) if written as usize == len => {
+                signature.truncate(len);
+                Ok(signature)
+            }
+            Err(e) if e.code != CKR_BUFFER_TOO_SMALL => Err(e),
+            _ => {
+                let made = format!("C_Sign makes {written} bytes where the public key has {len}");
+                Err(Failure::new(CKR_KEY_SIZE_RANGE, format!("{made}: another key is under its label")))
+            }
         }
-        Ok(signature)
     }
 
     fn check(&mut self) -> Result<()> {
@@ -605,7 +649,7 @@ impl Session for LibrarySession {
     }
 
     fn generate(&mut self, algorithm: Algorithm, key: &KeyName) -> Result<Found> {
-        let alone = Alone::with(&self.user.0.path);
+        let alone = Alone::with(&self.user.module.path, self.turn)?;
         let label = KeyName { label: key.label.clone(), id: vec![] };
         for class in [CKO_PRIVATE_KEY, CKO_PUBLIC_KEY] {
             if !self.objects(class, &label)?.is_empty() {

@@ -16,12 +16,12 @@ use crate::{
 };
 use cryptoki_sys::*;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     mem,
     net::IpAddr,
     sync::{
         atomic::{AtomicBool, Ordering::SeqCst},
-        Arc, Condvar, Mutex, MutexGuard, Weak,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
     },
     thread,
     time::{Duration, Instant, SystemTime},
@@ -40,6 +40,9 @@ pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A worker that was refused a session tries again with the next check, and then half as often each time, as often as this.
 const LONGEST_WAIT: u32 = 3;
+
+/// The most messages that are kept while whoever takes them is slow.
+const MOST_UNTOLD: usize = 16;
 
 /// One request on its way: whoever waits looks at the answer, and whoever works at whether anybody still waits.
 struct Job {
@@ -126,10 +129,11 @@ impl Alarm for Beginning {
     fn ring(&self) {
         let Some(member) = self.0.upgrade() else { return };
         let failure = no_answer(member.settings.timeout);
-        let queue = lock(&member.queue);
+        let mut queue = lock(&member.queue);
         if queue.state == State::Starting {
             member.work.notify_all(); // who waits for another's session does so no longer
-            member.enter_down(queue, &failure);
+            queue.go_down(&failure);
+            member.tell(queue);
         }
     }
 }
@@ -226,6 +230,9 @@ struct Queue {
     doubted: bool,
     /// The last failure that was told, so that it is not told with every attempt.
     told: String,
+    /// Messages that nobody has taken yet, and whether somebody is at it.
+    untold: VecDeque<String>,
+    telling: bool,
     stopping: bool,
     workers: usize,
     /// Its state and sessions are those above.
@@ -265,6 +272,31 @@ impl Queue {
             self.status.since = SystemTime::now();
         }
     }
+
+    fn go_down(&mut self, failure: &Failure) {
+        self.enter(State::Down);
+        let message = failure.to_string();
+        self.status.last_error.clone_from(&message);
+        if self.told != message && !self.stopping {
+            self.say(format!("member {} is down: {message}", self.status.name));
+            self.told = message;
+        }
+    }
+
+    fn go_up(&mut self) {
+        self.enter(State::Up);
+        if !self.told.is_empty() {
+            self.say(format!("member {} is up again", self.status.name));
+            self.told.clear();
+        }
+    }
+
+    /// It is for `tell`. Where nobody takes messages, they do not pile up.
+    fn say(&mut self, message: String) {
+        if self.untold.len() < MOST_UNTOLD {
+            self.untold.push_back(message);
+        }
+    }
 }
 
 pub struct Member {
@@ -298,6 +330,8 @@ impl Member {
             calls: 0,
             doubted: false,
             told: String::new(),
+            untold: VecDeque::new(),
+            telling: false,
             stopping: false,
             workers: 0,
             status: Status::new(&settings.name),
@@ -546,10 +580,13 @@ impl Member {
         Failure::new(CKR_FUNCTION_CANCELED, format!("no free session in {} ms", time.as_millis()))
     }
 
-    /// Has the workers end, and waits a little until none is in a call.
-    pub fn stop(&self) {
-        lock(&self.queue).stopping = true;
+    /// Has the workers end, and waits some time for it. True if all have: none is in a call any more.
+    pub fn stop(&self, time: Duration) -> bool {
+        let mut queue = lock(&self.queue);
+        queue.stopping = true;
         self.work.notify_all();
+        let ended = self.work.wait_timeout_while(queue, time, |queue| queue.workers > 0);
+        ended.unwrap_or_else(PoisonError::into_inner).0.workers == 0
     }
 
     /// Workers that wait with a session.
@@ -571,10 +608,6 @@ impl Member {
         lock(&self.queue).jobs.len()
     }
 
-    pub fn stopped(&self) -> bool {
-        lock(&self.queue).workers == 0
-    }
-
     /// `all_hang` says that no worker has come back from the library for as long as a signature may take.
     fn went_down(&self, failure: &Failure, all_hang: bool) {
         // A wrong PIN is no reason to end other members' use of the library.
@@ -592,34 +625,37 @@ impl Member {
             true => queue.jobs.extract(|job| nobody || job.elsewhere),
             false => vec![],
         };
-        self.enter_down(queue, failure);
+        queue.go_down(failure);
+        drop(queue);
         back.iter().for_each(|job| self.finish(job, Err(failure.clone())));
-    }
-
-    fn enter_down(&self, mut queue: MutexGuard<Queue>, failure: &Failure) {
-        queue.enter(State::Down);
-        let message = failure.to_string();
-        queue.status.last_error.clone_from(&message);
-        if queue.told != message && !queue.stopping {
-            (self.log)(&format!("member {} is down: {message}", self.settings.name));
-            queue.told = message;
-        }
+        self.tell(lock(&self.queue));
     }
 
     fn went_up(&self) {
         let mut queue = lock(&self.queue);
-        queue.enter(State::Up);
-        if !queue.told.is_empty() {
-            (self.log)(&format!("member {} is up again", self.settings.name));
-            queue.told.clear();
-        }
+        queue.go_up();
+        self.tell(queue);
     }
 
     fn signed(&self) {
-        lock(&self.queue).hangs = 0;
-        if self.state() != State::Up {
-            self.went_up();
+        let mut queue = lock(&self.queue);
+        queue.hangs = 0;
+        queue.go_up();
+        self.tell(queue);
+    }
+
+    /// Says what there is to say, with nothing locked: whoever takes messages may be slow. Who finds another at it leaves it
+    /// to that one, so that they come in their order.
+    fn tell<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
+        if mem::replace(&mut queue.telling, true) {
+            return;
         }
+        while let Some(message) = queue.untold.pop_front() {
+            drop(queue);
+            (self.log)(&message);
+            queue = lock(&self.queue);
+        }
+        queue.telling = false;
     }
 
     fn work(self: &Arc<Member>) {
@@ -679,6 +715,7 @@ impl Member {
         }
         connection.close();
         lock(&self.queue).workers -= 1;
+        self.work.notify_all(); // who waits for the end
     }
 
     /// Has an alarm ring if a check takes too long: somewhat longer than a signature may, for a session that has a time-out of

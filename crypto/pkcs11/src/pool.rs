@@ -16,7 +16,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         Arc, Mutex,
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -170,25 +169,23 @@ impl Pool {
     /// Tells each failure once: with every signature it would drown the rest.
     fn tell(&self, member: usize, failure: &Failure) {
         let message = failure.to_string();
-        let mut told = lock(&self.told);
-        if told.len() < 256 && told.insert((member, message.clone())) {
+        let news = {
+            let mut told = lock(&self.told);
+            told.len() < 256 && told.insert((member, message.clone()))
+        };
+        if news {
             (self.log)(&format!("member {} did not sign: {message}", self.members[member].name()));
         }
     }
 
     /// Ends the workers that end in time. True if all did: none of them is in a library any more.
     pub fn stop(&self, time: Duration) -> bool {
-        self.members.iter().for_each(|m| m.stop());
         let deadline = Instant::now() + time;
-        loop {
-            if self.members.iter().all(|m| m.stopped()) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(1));
+        // All are told before one is waited for.
+        for member in &self.members {
+            member.stop(Duration::ZERO);
         }
+        self.members.iter().all(|m| m.stop(deadline.saturating_duration_since(Instant::now())))
     }
 }
 
@@ -205,11 +202,12 @@ fn programs(failure: &Failure) -> CK_RV {
 
 /// Whether a token that was to make a key said no before it did anything.
 fn refused(failure: &Failure) -> bool {
-    const BEFORE: [CK_RV; 5] = [
+    const BEFORE: [CK_RV; 6] = [
         CKR_ACTION_PROHIBITED,
         CKR_FUNCTION_NOT_SUPPORTED,
         CKR_MECHANISM_INVALID,
-        CKR_SESSION_COUNT, // of an hsmd that is full, for instance
+        CKR_MECHANISM_PARAM_INVALID,
+        CKR_SESSION_COUNT, // an hsmd is full, or another process makes a key
         CKR_TOKEN_WRITE_PROTECTED,
     ];
     failure.verdict() == Verdict::Request || BEFORE.contains(&failure.code)
@@ -218,7 +216,7 @@ fn refused(failure: &Failure) -> bool {
 /// Whether a token has a key with a name: one that it cannot tell the public half of, or more than one, among them.
 fn has(session: &mut dyn Session, name: &KeyName) -> Result<bool> {
     match session.public(name) {
-        Err(e) if matches!(e.code, CKR_TEMPLATE_INCONSISTENT | CKR_KEY_TYPE_INCONSISTENT) => Ok(true),
+        Err(e) if e.code == CKR_KEY_TYPE_INCONSISTENT => Ok(true),
         found => Ok(found?.is_some()),
     }
 }

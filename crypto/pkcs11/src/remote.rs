@@ -15,7 +15,7 @@ use cryptoki_sys::*;
 use rustls::{client::Resumption, pki_types::ServerName, version::TLS13, ClientConfig, ClientConnection, Stream};
 use std::{
     io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -63,26 +63,32 @@ impl RemoteToken {
     }
 
     fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in self.daemon.address.to_socket_addrs()? {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(tcp) => {
-                    tcp.set_nodelay(true)?;
-                    return Ok(tcp);
-                }
-                Err(e) => last = e,
-            }
-        }
-        Err(last)
+        let addresses: Vec<SocketAddr> = self.daemon.address.to_socket_addrs()?.collect();
+        let tcp = connect_any(&addresses, deadline)?;
+        tcp.set_nodelay(true)?;
+        Ok(tcp)
     }
 
     fn failure(&self, what: &dyn std::fmt::Display) -> Failure {
         Failure::new(CKR_DEVICE_ERROR, format!("hsmd {}: {what}", self.daemon.address))
     }
+}
+
+/// Connects to the first address that answers. Each has its share of the time that is left: one that does not answer, a
+/// machine's that is gone for instance, leaves as much to each of the others.
+fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for (n, address) in addresses.iter().enumerate() {
+        let share = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - n) as u32;
+        if share.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match TcpStream::connect_timeout(address, share) {
+            Ok(tcp) => return Ok(tcp),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
 }
 
 impl Token for RemoteToken {
@@ -214,7 +220,7 @@ impl Session for RemoteSession {
             Answer::Signature(signature) => {
                 let made = signature.len();
                 let what = format!("{made} bytes where the public key has {len}: another key is under its label");
-                Err(self.failure(CKR_DEVICE_ERROR, &what))
+                Err(self.failure(CKR_KEY_SIZE_RANGE, &what))
             }
             _ => Err(self.failure(CKR_DEVICE_ERROR, &"no signature in the answer")),
         }
@@ -247,5 +253,27 @@ impl Session for RemoteSession {
             Answer::Found(found) => Ok(found),
             _ => Err(self.failure(CKR_DEVICE_ERROR, &"no key in the answer")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpListener, os::fd::AsRawFd};
+
+    /// A machine that is gone answers nothing, and no more does a listener whose queue is full.
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next_one() {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [silent, live] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        // SAFETY: the descriptor is open.
+        assert_eq!(unsafe { libc::listen(listeners[0].as_raw_fd(), 1) }, 0, "its queue is short");
+        let second = Duration::from_secs(1);
+        let queue: Vec<_> = (0..16).map_while(|_| TcpStream::connect_timeout(&silent, second).ok()).collect();
+        assert!((1..16).contains(&queue.len()), "{} in the queue", queue.len());
+        let tcp = connect_any(&[silent, live], Instant::now() + 6 * second).expect("the second one answers");
+        assert_eq!(tcp.peer_addr().unwrap(), live);
+        let none = connect_any(&[silent, silent], Instant::now() + second).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::TimedOut);
     }
 }

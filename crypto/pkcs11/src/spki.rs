@@ -83,6 +83,8 @@ const CURVES: [(&[u8], usize); 3] = [
 const ML_DSA: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03];
 const ML_DSA_SETS: [(u8, CK_ULONG, usize, usize); 3] =
     [(17, CKP_ML_DSA_44, 1312, 2420), (18, CKP_ML_DSA_65, 1952, 3309), (19, CKP_ML_DSA_87, 2592, 4627)];
+/// The bytes of the longest signature that is served. RSA's have 1024 at most.
+pub const LONGEST_SIGNATURE: usize = ML_DSA_SETS[2].3;
 
 /// Takes one element of DER off the front.
 fn take<'a>(input: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// A member's counters, since the module was initialised.
@@ -167,15 +167,8 @@ impl Writer {
                         Err(_) => {}
                     }
                 }
-                let (state, deadline) = (lock(&shared.state), Instant::now() + interval);
-                let mut state = state;
-                while *state == Progress::Writing {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    state = shared.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
-                }
+                let goes_on = |state: &mut Progress| *state == Progress::Writing;
+                drop(shared.changed.wait_timeout_while(lock(&shared.state), interval, goes_on));
             }
             file.remove();
             *lock(&shared.state) = Progress::Stopped;
@@ -190,19 +183,12 @@ impl Writer {
 
     /// Has the file removed, and waits for that some time: the disk may hang.
     pub fn stop(&self, time: Duration) {
-        let deadline = Instant::now() + time;
         let mut state = lock(&self.0.state);
         if *state == Progress::Writing {
             *state = Progress::Stopping;
             self.0.changed.notify_all();
         }
-        while *state != Progress::Stopped {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
-        }
+        drop(self.0.changed.wait_timeout_while(state, time, |state| *state != Progress::Stopped));
     }
 }
 
@@ -243,7 +229,10 @@ fn remove_stale(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::{
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        time::Instant,
+    };
 
     fn status() -> Status {
         Status {

@@ -147,6 +147,11 @@ impl Failure {
         Failure { code, detail: detail.into() }
     }
 
+    /// A name that stands for several keys of one token is of no use there; in another it may be that of one key.
+    pub fn ambiguous(key: &KeyName) -> Failure {
+        Failure::new(CKR_KEY_TYPE_INCONSISTENT, format!("several keys are {key}; name one by its ID"))
+    }
+
     pub fn verdict(&self) -> Verdict {
         verdict::verdict(self.code)
     }

@@ -349,6 +349,101 @@ fn a_key_that_a_member_lacks_is_used_there_as_soon_as_it_is_there() {
     assert_eq!(a.signatures(), before + 1);
 }
 
+/// Somebody has replaced it, under its label, by one of another size. What the others sign is no matter of it.
+#[test]
+fn a_key_that_is_another_ones_at_one_member_ends_no_other_keys_signatures() {
+    let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
+    let (a, b) = (slot.members[0], slot.members[1]);
+    let module = slot.start();
+    until_it_signs(&module, a);
+    until("all sessions are open", || a.open.load(SeqCst) == 4);
+    let (opened, made) = (a.open_session.calls.load(SeqCst), b.signatures());
+    slot.replace("a", "p256.pem", &fs::read_to_string(slot.file("a", "p384.pem")).unwrap());
+    for more in 1..=3 {
+        assert_eq!((one(&module), b.signatures()), (Ok(()), made + more));
+        let before = a.signatures();
+        assert!(module.sign("p384", &ECDSA, &DIGEST).is_ok());
+        assert_eq!(a.signatures(), before + 1, "it is well");
+    }
+    assert_eq!(a.open_session.calls.load(SeqCst), opened, "and its sessions are as they were");
+    slot.replace("b", "p256.pem", &fs::read_to_string(slot.file("b", "p384.pem")).unwrap());
+    assert_eq!(one(&module), Err(CKR_KEY_SIZE_RANGE), "neither has the key");
+}
+
+/// As with softhsm2. Whoever asks is in the library to open a session, or about to be.
+#[test]
+fn a_token_that_initialising_alone_finds_again_signs_again_while_all_ask_for_it() {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let slot = Slot::new("ordered", &["timeout = 60000ms\nretry = 10ms\nsessions = 8\n"]);
+    let token = slot.members[0];
+    token.missed.store(1, SeqCst);
+    token.get_slot_list.micros.store(20_000, SeqCst);
+    let module = slot.start();
+    let (done, looks) = (AtomicBool::new(false), || token.get_slot_list.calls.load(SeqCst));
+    thread::scope(|scope| {
+        let _ends = Ends(&done); // a test that fails must not wait for them
+        for _ in 0..8 {
+            let (table, session, done) = (module.table, module.session(), &done);
+            let key = module.find(session, CKO_PRIVATE_KEY, "p256")[0];
+            scope.spawn(move || {
+                while !done.load(SeqCst) {
+                    let _ = sign(table, session, key, &ECDSA, &DIGEST);
+                }
+            });
+        }
+        for _ in 0..5 {
+            let before = token.signatures();
+            until("it signs", || token.signatures() > before + 20);
+            token.take_away(CKR_TOKEN_NOT_PRESENT);
+            let before = looks();
+            until("all look for it", || looks() > before + 50);
+            token.put_back();
+        }
+        let before = token.signatures();
+        until("it signs again", || token.signatures() > before);
+    });
+}
+
+/// It inherits the library as it is, and none of the threads that were in it.
+#[test]
+fn a_child_process_signs_with_a_library_that_was_initialised_before() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let token = slot.members[0];
+    let module = slot.start();
+    until_it_signs(&module, token);
+    until("all sessions are open", || token.open.load(SeqCst) == 4);
+    thread::sleep(Duration::from_millis(200)); // nobody is in the library: locks of it would stay locked in the child
+    let (made, loaded) = (token.signatures(), token.initialize.calls.load(SeqCst));
+    let key = module.find(module.session(), CKO_PRIVATE_KEY, "p256")[0]; // handles are the same in all processes
+    let path = std::ffi::CString::new(format!("config={}/qtls.conf", slot.dir.display())).unwrap();
+    // SAFETY: the child calls nothing but the module, and ends without tidying up: by a signal if it hangs.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(100);
+            let mut args = CK_C_INITIALIZE_ARGS { flags: CKF_OS_LOCKING_OK, ..Default::default() };
+            args.pReserved = path.as_ptr().cast_mut().cast();
+            let mut session = 0;
+            let signs = module.table.C_Initialize.unwrap()((&raw mut args).cast()) == CKR_OK
+                && module.table.C_OpenSession.unwrap()(0, CKF_SERIAL_SESSION, null_mut(), None, &mut session) == CKR_OK
+                && sign(module.table, session, key, &ECDSA, &DIGEST).is_ok()
+                && module.table.C_Finalize.unwrap()(null_mut()) == CKR_OK;
+            libc::_exit(if signs { 0 } else { 1 });
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    assert_eq!((status, token.signatures()), (0, made + 1));
+    assert!(token.initialize.calls.load(SeqCst) > loaded, "the child has asked for it");
+    assert_eq!(one(&module), Ok(()), "and this process is as it was");
+}
+
 /// Some libraries show a token that was taken away as an empty one.
 #[test]
 fn a_token_is_gone_without_an_error_only_if_it_shows_no_key_at_all() {

@@ -17,6 +17,12 @@ use common::{
     Module,
 };
 use cryptoki_sys::*;
+use qtls_pkcs11::{
+    config::{Config, Place},
+    library::Modules,
+    member::{Member, State, CHECK_INTERVAL},
+    token::{Algorithm, KeyName},
+};
 use std::{fs, os::fd::AsRawFd, path::PathBuf, thread, time::Duration};
 
 /// Makes every kind of signature with every key of a token, and has OpenSSL verify each.
@@ -161,6 +167,39 @@ fn two_processes_that_ask_for_one_label_at_a_time_get_one_key() {
     });
     let (other, kind) = Softhsm.keys()[2];
     generate(table, session, other, kind).expect("the control: another label");
+}
+
+/// It is making one of its own that takes long, or hangs. Whoever has given up must not be made a key, least of all without the
+/// lock.
+#[test]
+#[ignore = "needs softhsm2"]
+fn a_process_that_keeps_others_from_making_keys_is_waited_for_some_time_and_then_none_is_made() {
+    let mut tokens = Tokens::new(Softhsm);
+    tokens.token("a", &[]);
+    let config = Config::parse(&fs::read_to_string(generating(&tokens)).unwrap(), &|path| fs::read(path)).unwrap();
+    let settings = config.members[0].clone();
+    let Place::Module(place) = &settings.place else { panic!("{settings:?}") };
+    let library = fs::File::open(&place.module).unwrap();
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::flock(library.as_raw_fd(), libc::LOCK_EX) }, 0);
+
+    let mut modules = Modules::new(|| {});
+    let mut token = modules.token(place, settings.timeout);
+    token.turn = Duration::from_millis(200);
+    let member = Member::start(settings.clone(), Box::new(token), CHECK_INTERVAL, |line| eprintln!("{line}"));
+    until("it is up", || member.state() == State::Up);
+    let (algorithm, minute) = (Algorithm::by_name("ECDSA-P256").unwrap(), Duration::from_secs(60));
+    let name = KeyName { label: "new".into(), id: vec![] };
+    let has = |name: KeyName| member.call(minute, move |session| session.public(&name)).unwrap().is_some();
+    let refused = member.generate(algorithm, &name, minute).map_err(|e| e.failure);
+    assert_eq!(refused.unwrap_err().code, CKR_SESSION_COUNT);
+    assert!(!has(name.clone()) && member.state() == State::Up);
+
+    drop(library);
+    member.generate(algorithm, &name, minute).map_err(|e| e.failure).expect("the control: with the lock");
+    assert!(has(name));
+    assert!(member.stop(minute));
+    modules.finalise();
 }
 
 /// The folder in which softhsm2 keeps a token.

@@ -6,7 +6,7 @@ use qtls_hsmd::{
     config::Config,
     metrics::Metrics,
     server::{Live, Server},
-    work::{Order, Work},
+    work::{Order, Reply, Work},
 };
 use qtls_pkcs11::{
     config::Key,
@@ -146,8 +146,19 @@ pub fn order(request: Request, to: mpsc::Sender<Answer>) -> Order {
         peer: IpAddr::from([127, 0, 0, 1]),
         request,
         received: Instant::now(),
-        wanted: Box::new(|| true),
-        answer: Box::new(move |answer| to.send(answer).unwrap()),
+        to: Box::new(Stays(to)),
+    }
+}
+
+struct Stays(mpsc::Sender<Answer>);
+
+impl Reply for Stays {
+    fn wanted(&self) -> bool {
+        true
+    }
+
+    fn answer(self: Box<Self>, answer: Answer) {
+        self.0.send(answer).unwrap();
     }
 }
 
@@ -272,6 +283,8 @@ pub struct StandIn {
     pub signers: Mutex<Vec<String>>,
     /// How often a public key was asked for.
     pub looked: AtomicUsize,
+    /// What is answered then, if not the key that it is.
+    pub shows: Mutex<Option<token::Result<PublicKey>>>,
     /// It makes the key that is asked for, and its answer is this code.
     pub loses: Mutex<Option<CK_RV>>,
     /// How often it was asked to make one.
@@ -367,7 +380,8 @@ impl Session for StandInSession {
     fn public(&mut self, key: &KeyName) -> token::Result<Option<Found>> {
         self.0.answer()?;
         self.0.looked.fetch_add(1, SeqCst);
-        let found = Found { public: public_of(&key.label).der, sensitive: true, extractable: false, local: true };
+        let shown = lock(&self.0.shows).clone().unwrap_or_else(|| Ok(public_of(&key.label)))?;
+        let found = Found { public: shown.der, sensitive: true, extractable: false, local: true };
         Ok(lock(&self.0.keys).contains(&key.label).then_some(found))
     }
 

@@ -230,18 +230,39 @@ fn a_job_that_is_woken_for_nothing_waits_on() {
     assert_eq!(two.signed(), (1, 0));
 }
 
+/// How long this thread had a processor.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// OpenSSL says that a job was paused and goes on, though it never was.
 #[test]
-fn where_pauses_are_forbidden_the_thread_waits() {
+fn where_pauses_are_forbidden_the_thread_waits_and_does_not_spin() {
+    const WAITS: Duration = Duration::from_secs(1);
     let two = Two::new();
     let connection = Connection::new();
     two.await_states(State::Up, State::Up);
+    two.a.hangs.store(true, SeqCst);
+    until("both sessions are checked", || two.a.hanging.load(SeqCst) == 2);
     // SAFETY: they take nothing.
     let body = || unsafe {
         (openssl().block_pause)();
         assert_eq!(two.sign(), Ok(()));
         (openssl().unblock_pause)();
     };
-    assert_eq!(Job::start(&connection, &body).code, FINISHED);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(WAITS);
+            two.a.hangs.store(false, SeqCst);
+        });
+        let before = (Instant::now(), processor_time());
+        assert_eq!(Job::start(&connection, &body).code, FINISHED);
+        let (waited, worked) = (before.0.elapsed(), processor_time() - before.1);
+        assert!(waited >= WAITS / 2 && worked < waited / 10, "{worked:?} of {waited:?} it had a processor");
+    });
 }
 
 #[test]
@@ -401,20 +422,33 @@ fn the_stack_of_a_job_that_is_abandoned_is_given_back() {
     let two = Two::new();
     two.await_states(State::Up, State::Up);
     two.a.hangs.store(true, SeqCst);
-    let before = asynchronous::abandoned();
-    let sign = || assert_eq!(two.sign(), Ok(()));
+    let (before, on) = (asynchronous::abandoned(), AtomicUsize::new(0));
+    let sign = || {
+        on.store(here(), SeqCst);
+        assert_eq!(two.sign(), Ok(()));
+    };
     for _ in 0..3 {
         let connection = Connection::new();
-        let fd = {
-            let job = Job::start(&connection, &sign);
-            assert_eq!(job.code, PAUSED);
-            connection.descriptors()[0]
-        };
-        assert!(fd >= 0);
+        assert_eq!(Job::start(&connection, &sign).code, PAUSED);
+        assert!(connection.descriptors()[0] >= 0);
+        let stack = on.load(SeqCst);
+        assert_eq!((asynchronous::given_back(stack), takes_memory(stack)), (false, true), "it goes on there");
         drop(connection); // as HAProxy does it when the client has gone
+        assert_eq!((asynchronous::given_back(stack), takes_memory(stack)), (true, false));
     }
     assert!(asynchronous::abandoned() >= before + 3);
     two.a.hangs.store(false, SeqCst);
     let connection = Connection::new();
     Job::start(&connection, &sign).finish(&sign);
+}
+
+/// Whether the page of an address does.
+fn takes_memory(address: usize) -> bool {
+    let mut answer = 0u8;
+    // SAFETY: nothing of the page is read, and there is a place for the answer.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        assert_eq!(libc::mincore((address & !(page - 1)) as *mut c_void, page, &mut answer), 0);
+    }
+    answer & 1 == 1
 }

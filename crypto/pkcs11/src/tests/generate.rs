@@ -311,6 +311,8 @@ struct Device {
     keys: Mutex<Vec<String>>,
     /// How often it was asked to make one.
     asked: AtomicUsize,
+    /// Each name stands for two keys.
+    twice: AtomicBool,
     /// It refuses, with this code.
     refuses: Mutex<Option<CK_RV>>,
     /// It makes the key, and its answer is this code.
@@ -386,6 +388,9 @@ impl Session for DeviceSession {
     fn public(&mut self, key: &KeyName) -> Result<Option<Found>> {
         self.check()?;
         self.device.gone.fetch_or(self.device.goes.load(SeqCst), SeqCst);
+        if self.device.twice.load(SeqCst) {
+            return Err(Failure::ambiguous(key));
+        }
         let found = Found { public: public("/keys/p256.pem").der, sensitive: true, extractable: false, local: true };
         Ok(self.device.has(&key.label).then_some(found))
     }
@@ -510,8 +515,11 @@ fn a_label_that_any_member_or_the_file_has_is_refused() {
     lock(&two.b.keys).push("new".into());
     assert_eq!(two.generate("new"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "b has it");
     assert_eq!(two.generate("web"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "the file has it");
-    assert_eq!((two.asked(), two.shown("new")), ((0, 0), 0));
     lock(&two.b.keys).clear();
+    two.b.twice.store(true, SeqCst);
+    assert_eq!(two.generate("new"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "b has two of it");
+    assert_eq!((two.asked(), two.shown("new")), ((0, 0), 0));
+    two.b.twice.store(false, SeqCst);
     assert!(two.generate("new").is_ok());
     assert_eq!(two.generate("new"), Err(CKR_ATTRIBUTE_VALUE_INVALID), "it is made already");
     assert_eq!(two.asked(), (1, 0));
@@ -584,7 +592,7 @@ fn only_what_the_token_was_asked_for_may_have_been_made() {
     let two = Two::new();
     *lock(&two.a.loses) = Some(CKR_DEVICE_ERROR);
     assert!(two.why_not().contains(MAY), "the control: it has made it");
-    for code in [CKR_ACTION_PROHIBITED, CKR_MECHANISM_INVALID, CKR_SESSION_COUNT] {
+    for code in [CKR_ACTION_PROHIBITED, CKR_MECHANISM_INVALID, CKR_MECHANISM_PARAM_INVALID, CKR_SESSION_COUNT] {
         let two = Two::new();
         *lock(&two.a.refuses) = Some(code);
         assert!(!two.why_not().contains(MAY), "{code:#x}: it refuses before it makes anything");

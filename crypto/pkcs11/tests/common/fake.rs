@@ -53,6 +53,8 @@ pub struct State {
     absent: AtomicU64,
     /// It is not in the list of slots; its sessions are as they were.
     pub hidden: AtomicU64,
+    /// Once it was missed, C_Initialize alone finds it again.
+    pub missed: AtomicU64,
     epoch: AtomicU64,
     lost: AtomicU64,
     /// Its PIN; 0 is 1234.
@@ -229,6 +231,6 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The layout is the C file's: eleven calls of seven numbers, ten numbers, a text.
-const _: () = assert!(size_of::<State>() == (11 * 7 + 10) * 8 + 128);
+/// The layout is the C file's: eleven calls of seven numbers, eleven numbers, a text.
+const _: () = assert!(size_of::<State>() == (11 * 7 + 11) * 8 + 128);
 const _: () = assert!(size_of::<CK_ULONG>() == 8);

@@ -70,6 +70,7 @@ typedef struct {
     call of[CALLS];
     _Atomic uint64_t absent; /* the token is not there: what calls that need it answer */
     _Atomic uint64_t hidden; /* it is not in the list of slots, and the slot's sessions are as they were */
+    _Atomic uint64_t missed; /* once a call found that it is not there, C_Initialize alone finds it again */
     _Atomic uint64_t epoch;  /* sessions of an earlier one are lost */
     _Atomic uint64_t lost;   /* what they answer */
     _Atomic uint64_t pin;    /* its PIN, in digits: 0 is 1234 */
@@ -98,7 +99,14 @@ enum { SESSIONS = 256, KEYS = 64, LABEL = 64 };
 static session sessions[SESSIONS];
 static char keys[KEYS][LABEL];
 static int initialised;
+static _Atomic uint64_t seen_absent; /* what the library knows of it where it looks in C_Initialize alone */
 static uint64_t login_epoch; /* 1 + the epoch in which somebody logged in: sessions that are lost take the login with them */
+
+/* Whether the token is not there: what calls that need it answer. */
+static ulong absent(void) {
+    if (told->absent) seen_absent = told->absent;
+    return told->missed ? seen_absent : told->absent;
+}
 
 static int logged_in(void) { return login_epoch == told->epoch + 1; }
 
@@ -153,7 +161,10 @@ static ulong initialize(void *args) {
     (void)args;
     ulong code = begin(INITIALIZE);
     if (code == OK && initialised) code = ALREADY_INITIALIZED;
-    if (code == OK) initialised = 1;
+    if (code == OK) {
+        initialised = 1;
+        seen_absent = told->absent;
+    }
     return end(INITIALIZE, code);
 }
 
@@ -173,7 +184,7 @@ static ulong finalize(void *reserved) {
 }
 
 static ulong get_slot_list(byte present, ulong *slots, ulong *count) {
-    ulong code = begin(GET_SLOT_LIST), there = told->hidden || (present && told->absent) ? 0 : 1;
+    ulong code = begin(GET_SLOT_LIST), there = told->hidden || (present && absent()) ? 0 : 1;
     if (code == OK) {
         if (slots && *count < there) code = BUFFER_TOO_SMALL;
         else if (slots && there) slots[0] = 7;
@@ -185,7 +196,7 @@ static ulong get_slot_list(byte present, ulong *slots, ulong *count) {
 static ulong get_token_info(ulong slot, token_info *info) {
     ulong code = begin(GET_TOKEN_INFO);
     if (code == OK && slot != 7) code = SLOT_ID_INVALID;
-    if (code == OK) code = told->absent;
+    if (code == OK) code = absent();
     if (code == OK) {
         memset(info, ' ', sizeof *info);
         memcpy(info->label, "fake", 4);
@@ -201,7 +212,7 @@ static ulong open_session(ulong slot, ulong flags, void *application, void *noti
     ulong code = begin(OPEN_SESSION);
     if (code == OK && slot != 7) code = SLOT_ID_INVALID;
     if (code == OK && !(flags & 4)) code = ARGUMENTS_BAD;
-    if (code == OK) code = told->absent;
+    if (code == OK) code = absent();
     pthread_mutex_lock(&lock);
     if (code == OK && told->most && told->open >= told->most) code = SESSION_COUNT;
     if (code == OK) {
@@ -223,7 +234,8 @@ static ulong open_session(ulong slot, ulong flags, void *application, void *noti
 /* The session of a handle, which one thread uses at a time: done() gives it back. */
 static ulong use(ulong handle, session **found) {
     *found = NULL;
-    if (told->absent) return told->absent;
+    ulong code = absent();
+    if (code != OK) return code;
     if (handle == 0 || handle >= SESSIONS || !sessions[handle].open) {
         violation("a session that is not open");
         return SESSION_HANDLE_INVALID;
@@ -480,10 +492,10 @@ static ulong sign(ulong handle, const byte *data, ulong len, byte *out, ulong *r
     ulong code = use(handle, &s);
     ulong told_code = begin(SIGN); /* it hangs with the session in use, as a device does */
     if (code == OK) code = told_code;
-    if (code == OK && told->absent) code = told->absent; /* taken away in mid-signature */
+    if (code == OK) code = absent(); /* taken away in mid-signature */
     if (code == OK && !s->signing) code = OPERATION_NOT_INITIALIZED;
     if (code == OK) code = make(s, data, len, out, room);
-    if (s) s->signing = 0;
+    if (s && code != BUFFER_TOO_SMALL) s->signing = 0; /* with that it goes on, as PKCS#11 has it */
     done(s);
     return end(SIGN, code);
 }
