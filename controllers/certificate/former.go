@@ -74,7 +74,9 @@ func formatFormerKeys(keys []formerKey) string {
 // what was to be destroyed before, and what serves until now. A key that was
 // there before it was used is not among them, nor one that serves on, whichever
 // pool it comes by, nor one that was made for another certificate, whose Secret
-// this one may be a copy of. The oldest of too many are dropped. It is pure.
+// this one may be a copy of. One of which nothing says any more whether it was made
+// is among them, without a maker: it is told, and not destroyed. The oldest of too
+// many are dropped. It is pure.
 func (s state) formerKeys(next keypair.Reference, now time.Time) (keys, dropped []formerKey) {
 	if s.Secret == nil {
 		return nil, nil
@@ -83,7 +85,7 @@ func (s state) formerKeys(next keypair.Reference, now time.Time) (keys, dropped 
 	keys = slices.DeleteFunc(parseFormerKeys(s.Secret.Annotations[v1alpha1.AnnotationPreviousKeys]), func(k formerKey) bool {
 		return k.Label == present.Label || k.Label == next.Label || !madeUnder(s.Secret.Name, k.Label)
 	})
-	made := s.Has.Issued != nil && s.Has.Key == "" && madeUnder(s.Secret.Name, present.Label)
+	made := s.Has.Key == "" && madeUnder(s.Secret.Name, present.Label)
 	if inHSM && made && present.Label != next.Label {
 		keys = append(keys, formerKey{present, now, s.Has.Maker})
 	}

@@ -37,7 +37,7 @@ func TestWhichKeysAreFormerOnes(t *testing.T) {
 		"one of before by another pool":    {key("a", "k3").PEM(), made, key("b", "k1"), []formerKey{before[1], {key("a", "k3"), now, "present"}}},
 		"one of before serves":             {key("b", "k1").PEM(), existing, key("b", "k4"), before[1:]},
 		"one that was there before":        {key("a", "k3").PEM(), existing, key("a", "k4"), before},
-		"nobody knows whether it was made": {key("a", "k3").PEM(), record{}, key("a", "k4"), before},
+		"nobody knows whether it was made": {key("a", "k3").PEM(), record{}, key("a", "k4"), append(slices.Clone(before), formerKey{key("a", "k3"), now, ""})},
 		"another certificate's":            {anothers("a").PEM(), made, key("a", "k4"), before},
 		"a key in a Secret":                {[]byte("-----BEGIN PRIVATE KEY-----"), made, key("a", "k4"), before},
 		"back into a Secret":               {key("a", "k3").PEM(), made, keypair.Reference{}, append(slices.Clone(before), formerKey{key("a", "k3"), now, "present"})},

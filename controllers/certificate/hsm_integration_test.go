@@ -302,6 +302,13 @@ func TestKeysOfSecretsFromABackupAreKept(t *testing.T) {
 		renew(revision)
 		w.revision(web, revision)
 	}
+	// Nor can anybody say of a key whose it is when its Secret has lost what says so.
+	theirs = append(theirs, w.reference(name).Label)
+	stripped := w.secret(name)
+	w.change(stripped, func() { delete(stripped.Annotations, v1alpha1.AnnotationRequested) })
+	w.revision(web, 6)
+	renew(7)
+	w.revision(web, 7)
 	told := strings.Join(w.told(), "\n")
 	for _, label := range theirs {
 		if !token.Has(label) || !strings.Contains(told, fmt.Sprintf("Warning KeyLeft HSMPool \"pool\": key %q serves no more, and stays in the token", label)) {
@@ -311,6 +318,146 @@ func TestKeysOfSecretsFromABackupAreKept(t *testing.T) {
 	if slices.Contains(theirs, own) || token.Has(own) {
 		t.Errorf("the token has the former key %q, which is the new one's own: %t", own, token.Has(own))
 	}
+}
+
+// lose a key, as a token does that is made anew.
+func lose(token *hsmtest.Token, label string) { token.Put(label, nil, 0) }
+
+// A certificate whose key is gone from all members is of no use. Where the key was
+// made for it, it gets another one, but not again and again.
+func TestAKeyThatIsGoneIsMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	w.told()
+	var labels []string
+	for revision := int64(2); revision <= 3; revision++ {
+		lost := w.reference("web-ecdsa-p256").Label
+		labels = append(labels, lost)
+		lose(token, lost)
+		w.pass(web, time.Minute)
+		w.revision(web, revision)
+		want := fmt.Sprintf("Normal Issuing issuing the ECDSA-P256 certificate (revision %d): HSMPool \"pool\": no member has key %q", revision, lost)
+		if told := w.told(); !slices.Contains(told, want) {
+			t.Errorf("events %q, want %q", told, want)
+		}
+	}
+	last := w.reference("web-ecdsa-p256").Label
+	if slices.Contains(labels, last) || !token.Has(last) {
+		t.Errorf("it has the key %q, which the token has: %t; before %q", last, token.Has(last), labels)
+	}
+
+	lose(token, last)
+	w.pass(web, time.Minute)
+	if c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonKeyNotFound); !strings.Contains(c.Message, `HSMPool "pool" loses keys again and again: revisions 2 and 3 were issued a short while ago for that`) {
+		t.Error(c.Message)
+	}
+	w.pass(web, 5*time.Minute)
+	w.revision(web, 4)
+}
+
+// So it is where the members have another key under its label.
+func TestAKeyThatIsAnotherOneIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	web := inHSM(server("web", "self", "ECDSA-P256"), "pool")
+	web.Spec.CommonName = "www.example.com"
+	root := inHSM(ca("root", "self", "ECDSA-P384"), "pool")
+	w.create(selfSigned("self"), web, root)
+	w.issued(web)
+	w.issued(root)
+	lost, authority := w.reference("web-ecdsa-p256").Label, w.reference("root-ecdsa-p384").Label
+	token.Put(lost, w.key("ECDSA-P256"), 1)
+	w.pass(web, time.Minute)
+	w.revision(web, 2)
+	if now := w.reference("web-ecdsa-p256").Label; now == lost {
+		t.Errorf("it has the key %q still", now)
+	}
+
+	// What an authority signed is not that of another key, which it gets for the asking.
+	other := w.key("ECDSA-P384")
+	token.Put(authority, other, 1)
+	w.pass(root, time.Minute)
+	c := w.condition(root, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonKeyMismatch)
+	if !strings.Contains(c.Message, fmt.Sprintf("key %q is another one than the certificate is for: restore the authority's key", authority)) || root.Status.Certificates[0].Revision != 1 {
+		t.Errorf("revision %d: %s", root.Status.Certificates[0].Revision, c.Message)
+	}
+	w.change(root, func() { annotate(root, v1alpha1.AnnotationRenew, "2") })
+	w.revision(root, 2)
+	certs, err := keypair.ParseCertificates(w.secret("root-ecdsa-p384").Data[corev1.TLSCertKey])
+	if err != nil || !pki.SameKey(other.Public(), certs[0].PublicKey) {
+		t.Errorf("the certificate is not of the key that is there: %v", err)
+	}
+}
+
+// What one member does not say is nothing against a certificate, though all the others
+// lack the key.
+func TestAKeyThatAMemberMayHaveIsNotGone(t *testing.T) {
+	w := newWorld(t)
+	servers := w.withPool("pool", 2)
+	var asked atomic.Int64
+	servers[0].Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		if operation == 2 {
+			asked.Add(1)
+		}
+		return nil, false
+	}
+	shared := w.key("ML-DSA-65")
+	for _, s := range servers {
+		s.Token.Put(existing, shared, 1)
+	}
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	lose(servers[0].Token, existing)
+	servers[1].Stop()
+	for range 3 { // a look begins when the one before has ended
+		before := asked.Load()
+		w.pass(web, time.Minute)
+		w.eventually(func() error {
+			if asked.Load() == before {
+				return errors.New("nobody looks for the key")
+			}
+			return nil
+		})
+	}
+	w.issued(web)
+	if got := web.Status.Certificates[0].Revision; got != 1 {
+		t.Errorf("it is at revision %d", got)
+	}
+}
+
+// A key that was there before is nobody's to make: it is waited for.
+func TestAnExistingKeyThatIsGoneIsTold(t *testing.T) {
+	w := newWorld(t)
+	token := w.withPool("pool", 1)[0].Token
+	key := w.key("ML-DSA-65")
+	token.Put(existing, key, 1)
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	lose(token, existing)
+	w.pass(web, time.Minute)
+	if c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonKeyNotFound); !strings.Contains(c.Message, "which the present certificate is for; restore it with the HSM's own means") {
+		t.Error(c.Message)
+	}
+	token.Put(existing, key, 1)
+	w.pass(web, time.Minute)
+	w.issued(web)
+	if got := web.Status.Certificates[0].Revision; got != 1 {
+		t.Errorf("it is at revision %d", got)
+	}
+	w.eventually(func() error {
+		if slices.Contains(w.secretNames(), "web-ml-dsa-65-next") {
+			return errors.New("what was begun is there still")
+		}
+		return nil
+	})
 }
 
 // A key that cannot be destroyed now is destroyed by a renewal to come.

@@ -34,6 +34,7 @@ const (
 	reasonRenewalAsked  = "RenewalRequested"
 	reasonRenewalIsDue  = "RenewalDue"
 	reasonRequestedLost = "RequestedLost"
+	reasonKeyLost       = "KeyLost"
 )
 
 // state is what there is of one certificate, and what is wanted. It is the

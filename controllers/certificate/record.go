@@ -41,7 +41,8 @@ type record struct {
 	// Kept says that the key of a revision under way is the authority's own: who
 	// deletes the certificate's Secret meanwhile wants another.
 	Kept bool `json:"kept,omitempty"`
-	// Repair says that a revision replaces what somebody else made of the Secret.
+	// Repair says that a revision replaces what somebody else made of the Secret, or
+	// a key that its HSMs lost.
 	Repair bool `json:"repair,omitempty"`
 	// Issued is when the certificate came: what renewal counts from.
 	Issued *metav1.Time `json:"issued,omitempty"`

@@ -33,6 +33,8 @@ type outcome struct {
 	// renewed is the value of the annotation qtls.dev/renew that it was issued
 	// for.
 	renewed string
+	// inHSM says that the key of the certificate lies in HSMs.
+	inHSM bool
 	// err says what is waited for, or what failed.
 	err error
 }
@@ -47,6 +49,7 @@ func outcomeOf(c *v1alpha1.PQCCertificate, s state, now time.Time) outcome {
 	if s.Secret != nil {
 		o.status.Revision = max(o.status.Revision, revisionOf(s.Secret))
 		o.renewed = s.Has.Renew
+		_, o.inHSM = s.presentKey()
 	}
 	if s.Pair != nil {
 		leaf := s.Pair.Chain[0]
@@ -113,6 +116,9 @@ func (o outcome) lookAfter(now time.Time) time.Duration {
 	}
 	if p, ok := conditions.AsProblem(o.err); ok && p.After > 0 {
 		at(p.After)
+	}
+	if o.inHSM {
+		at(lookForKey)
 	}
 	if o.unusable == "" {
 		at(o.status.NotAfter.Sub(now))

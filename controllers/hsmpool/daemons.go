@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,6 +34,7 @@ import (
 
 // +kubebuilder:rbac:groups=qtls.dev,resources=hsmpools/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps;services;serviceaccounts;persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
@@ -55,19 +56,49 @@ type object struct {
 	name string
 }
 
+func keyOf(o client.Object) object {
+	return object{o.GetObjectKind().GroupVersionKind(), o.GetName()}
+}
+
 // provided is what was last written for a pool.
 type provided struct {
 	generation int64
 	at         time.Time
-	// versions of the objects, and digests of what they were made of, where that
-	// was applied.
-	versions, digests map[object]string
+	// versions of the objects that are wanted.
+	versions map[object]string
+	faults
+	// asked is how the members are, once a pod is to be replaced.
+	asked []hsmpool.Observation
+}
+
+// leave objects as they are.
+func (p *provided) leave(objects ...client.Object) {
+	for _, o := range objects {
+		p.versions[keyOf(o)] = ""
+	}
+}
+
+// faults are why daemons are not as they are wanted.
+type faults struct {
 	// problems are by member; those of all under the empty name.
 	problems map[string]*conditions.Problem
-	// held are members that have to wait with their new pod for the others.
-	held map[string]bool
-	// before is what was written before; nil once this is.
-	before *provided
+	// failures are those of them that are tried again soon.
+	failures []error
+	// incomplete says that objects may be missing.
+	incomplete bool
+}
+
+// note an error, if it is one, with the objects of a member.
+func (f *faults) note(member string, err error) {
+	if err == nil {
+		return
+	}
+	problem, ok := conditions.AsProblem(err)
+	if !ok {
+		problem = &conditions.Problem{Reason: v1alpha1.ReasonNotApplied, Message: err.Error(), After: Interval}
+		f.failures = append(f.failures, err)
+	}
+	f.problems[member], f.incomplete = problem, true
 }
 
 // managed are the members whose daemon the operator runs.
@@ -84,75 +115,79 @@ func managed(pool *v1alpha1.HSMPool) []v1alpha1.HSMMember {
 // provide the daemons of a pool: write what is wanted, unless it is there just
 // as it was written last, and delete what is not wanted any more. What cannot
 // be written is a member's problem; so is what the user has to give it and did
-// not, which is looked at each time.
+// not, which is looked at each time. The error is what to try again soon.
 func (r *Reconciler) provide(ctx context.Context, pool *v1alpha1.HSMPool) (map[string]*conditions.Problem, error) {
-	key := client.ObjectKeyFromObject(pool)
+	key, now := client.ObjectKeyFromObject(pool), r.Clock.Now()
 	r.mu.Lock()
 	last := r.daemons[key]
 	r.mu.Unlock()
-	now := r.Clock.Now()
-	if last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && len(last.held) == 0 && r.unchanged(ctx, pool, last) {
-		return r.lacking(ctx, pool, nil)
+	found := faults{problems: map[string]*conditions.Problem{}}
+	if !r.isProvided(ctx, pool, last, now) {
+		next := &provided{generation: pool.Generation, at: now, versions: map[object]string{}, faults: faults{problems: map[string]*conditions.Problem{}}}
+		r.write(ctx, pool, next, now)
+		r.mu.Lock()
+		if r.daemons == nil {
+			r.daemons = map[client.ObjectKey]*provided{}
+		}
+		r.daemons[key] = next
+		r.mu.Unlock()
+		found.problems, found.failures = maps.Clone(next.problems), next.failures
 	}
-	next := provided{generation: pool.Generation, at: now, versions: map[object]string{}, digests: map[object]string{},
-		problems: map[string]*conditions.Problem{}, held: map[string]bool{}, before: &last}
-	if err := r.write(ctx, pool, next, now); err != nil {
-		return nil, err
-	}
-	next.before = nil
-	r.mu.Lock()
-	if r.daemons == nil {
-		r.daemons = map[client.ObjectKey]provided{}
-	}
-	r.daemons[key] = next
-	r.mu.Unlock()
-	return r.lacking(ctx, pool, next.problems)
+	r.noteNeeds(ctx, pool, &found)
+	return found.problems, errors.Join(found.failures...)
 }
 
-// lacking are the problems of members, with what those without wait for that the
-// user has to give them.
-func (r *Reconciler) lacking(ctx context.Context, pool *v1alpha1.HSMPool, problems map[string]*conditions.Problem) (map[string]*conditions.Problem, error) {
-	all := provided{problems: map[string]*conditions.Problem{}}
-	maps.Copy(all.problems, problems)
+// isProvided says whether there is nothing to write.
+func (r *Reconciler) isProvided(ctx context.Context, pool *v1alpha1.HSMPool, last *provided, now time.Time) bool {
+	return last != nil && last.generation == pool.Generation && now.Sub(last.at) < lookAgain && len(last.problems) == 0 && r.unchanged(ctx, pool, last)
+}
+
+// noteNeeds of members without a problem: what they wait for that the user has to
+// give them.
+func (r *Reconciler) noteNeeds(ctx context.Context, pool *v1alpha1.HSMPool, f *faults) {
 	for _, m := range managed(pool) {
-		l, ok := hsmpool.LibraryOf(m)
-		if !ok || all.problems[m.Name] != nil {
-			continue
-		}
-		if err := all.note(m.Name, r.needed(ctx, pool, l)); err != nil {
-			return nil, err
+		if l, ok := hsmpool.LibraryOf(m); ok && f.problems[m.Name] == nil {
+			f.note(m.Name, r.needed(ctx, pool, l))
 		}
 	}
-	return all.problems, nil
 }
 
 // unchanged says whether the objects are as they were written.
-func (r *Reconciler) unchanged(ctx context.Context, pool *v1alpha1.HSMPool, last provided) bool {
+func (r *Reconciler) unchanged(ctx context.Context, pool *v1alpha1.HSMPool, last *provided) bool {
 	for o, version := range last.versions {
-		if !r.isAt(ctx, pool, o, version) {
+		existing := &metav1.PartialObjectMetadata{}
+		existing.SetGroupVersionKind(o.kind)
+		if err := r.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: o.name}, existing); err != nil || existing.ResourceVersion != version {
 			return false
 		}
 	}
 	return true
 }
 
-// isAt says whether an object is as it was at a resource version.
-func (r *Reconciler) isAt(ctx context.Context, pool *v1alpha1.HSMPool, o object, version string) bool {
-	existing := &metav1.PartialObjectMetadata{}
-	existing.SetGroupVersionKind(o.kind)
-	err := r.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: o.name}, existing)
-	return err == nil && existing.ResourceVersion == version
+// write all objects of a pool, and delete what is not wanted any more: what is
+// missing because it could not be written is not what nobody wants.
+func (r *Reconciler) write(ctx context.Context, pool *v1alpha1.HSMPool, p *provided, now time.Time) {
+	if members := managed(pool); len(members) > 0 {
+		authority, err := r.writeCommon(ctx, pool, p, now)
+		if err != nil {
+			p.note("", err)
+			return
+		}
+		for _, m := range members {
+			p.note(m.Name, r.writeMember(ctx, pool, m, authority, p, now))
+		}
+	}
+	if !p.incomplete {
+		p.note("", r.prune(ctx, pool, p))
+	}
 }
 
-// write all objects of a pool.
-func (r *Reconciler) write(ctx context.Context, pool *v1alpha1.HSMPool, p provided, now time.Time) error {
-	members := managed(pool)
-	if len(members) == 0 {
-		return r.prune(ctx, pool, p)
-	}
+// writeCommon writes what all the members need, and returns the authority of
+// their certificates.
+func (r *Reconciler) writeCommon(ctx context.Context, pool *v1alpha1.HSMPool, p *provided, now time.Time) (*agentpki.Succession, error) {
 	authority, err := r.authority(ctx, pool, p, now)
 	if err != nil {
-		return p.note("", err)
+		return nil, err
 	}
 	common := []client.Object{resources.HSMPodDisruptionBudget(pool)}
 	for name, client := range map[string]string{
@@ -161,43 +196,18 @@ func (r *Reconciler) write(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 	} {
 		data, err := r.certificate(ctx, pool, authority, name, client, x509.ExtKeyUsageClientAuth, now)
 		if err != nil {
-			return p.note("", err)
+			return nil, err
 		}
 		common = append(common, resources.HSMSecret(pool, name, data))
 	}
-	if err := r.apply(ctx, pool, p, common); err != nil {
-		return p.note("", err)
-	}
-	for _, m := range members {
-		if err := p.note(m.Name, r.writeMember(ctx, pool, m, authority, p, now)); err != nil {
-			return err
-		}
-	}
-	if len(p.problems) > 0 {
-		return nil // what is missing here is not what nobody wants
-	}
-	return r.prune(ctx, pool, p)
+	return authority, r.apply(ctx, pool, p, common...)
 }
 
-// note a problem with a member; other errors are tried again.
-func (p provided) note(member string, err error) error {
-	problem, ok := conditions.AsProblem(err)
-	switch {
-	case err == nil:
-		return nil
-	case ok:
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		problem = &conditions.Problem{Reason: v1alpha1.ReasonNotApplied, Message: err.Error(), After: Interval}
-	default:
-		return err
-	}
-	p.problems[member] = problem
-	return nil
-}
-
-func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, authority *agentpki.Succession, p provided, now time.Time) error {
+func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, authority *agentpki.Succession, p *provided, now time.Time) error {
+	var pins types.UID
 	if m.SoftToken != nil {
-		if err := r.pins(ctx, pool, m, p); err != nil {
+		var err error
+		if pins, err = r.pins(ctx, pool, m, p); err != nil {
 			return err
 		}
 	}
@@ -205,10 +215,10 @@ func (r *Reconciler) writeMember(ctx context.Context, pool *v1alpha1.HSMPool, m 
 	if err != nil {
 		return err
 	}
-	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)); err != nil {
+	if err := r.apply(ctx, pool, p, append([]client.Object{resources.HsmdSecret(pool, m.Name, data)}, resources.Hsmd(pool, m, r.Settings)...)...); err != nil {
 		return err
 	}
-	return r.run(ctx, pool, m, p)
+	return r.run(ctx, pool, m, pins, p)
 }
 
 // needed says what a library waits for that the user has to give it: the PIN,
@@ -265,45 +275,26 @@ func isThere(ctx context.Context, reader client.Reader, pool *v1alpha1.HSMPool, 
 }
 
 // apply objects, but for those that are as they were applied last.
-func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p provided, objects []client.Object) error {
+func (r *Reconciler) apply(ctx context.Context, pool *v1alpha1.HSMPool, p *provided, objects ...client.Object) error {
+	writer := owned.Writer{Client: r.Client, Cached: r.Client, Live: r.APIReader, Applied: &r.applied}
 	for _, o := range objects {
-		k := object{o.GetObjectKind().GroupVersionKind(), o.GetName()}
-		digest, err := digestOf(o)
-		if err != nil {
-			return err
-		}
-		p.digests[k] = digest
-		if version := p.before.versions[k]; p.before.digests[k] == digest && r.isAt(ctx, pool, k, version) {
-			p.versions[k] = version
-			continue
-		}
 		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
 			existing, err := r.claimed(ctx, pool, claim)
 			if err != nil {
 				return err
 			}
 			if existing != nil {
-				p.versions[k] = existing.ResourceVersion
+				p.versions[keyOf(o)] = existing.ResourceVersion
 				continue
 			}
 		}
-		version, err := owned.Writer{Client: r.Client, Cached: r.Client, Live: r.APIReader}.Apply(ctx, pool, "HSMPool", o)
+		version, err := writer.Apply(ctx, pool, "HSMPool", o)
 		if err != nil {
 			return err
 		}
-		p.versions[k] = version
+		p.versions[keyOf(o)] = version
 	}
 	return nil
-}
-
-// digestOf what is applied.
-func digestOf(o client.Object) (string, error) {
-	content, err := json.Marshal(o)
-	if err != nil {
-		return "", fmt.Errorf("%T %s: %w", o, o.GetName(), err)
-	}
-	sum := sha256.Sum256(content)
-	return string(sum[:]), nil
 }
 
 // claimed is the claim of a token's volume that the pool has already; nil if there
@@ -311,25 +302,43 @@ func digestOf(o client.Object) (string, error) {
 // first now, and describe it otherwise. One that was restored from a backup that
 // knew no owner has the pool's label still, and is the pool's again. Any other is
 // somebody else's: the cache, which has those of pools alone, does not show it.
+// One that is being deleted is a problem: pods hold it, and with it the new one.
 func (r *Reconciler) claimed(ctx context.Context, pool *v1alpha1.HSMPool, wanted *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	existing := &corev1.PersistentVolumeClaim{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing)
-	switch {
-	case apierrors.IsNotFound(err):
+	if apierrors.IsNotFound(err) {
 		return nil, nil
-	case err != nil:
+	}
+	if err != nil {
 		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s: %w", wanted.Namespace, wanted.Name, err)
-	case metav1.IsControlledBy(existing, pool):
-		return existing, nil
-	case metav1.GetControllerOf(existing) == nil && existing.Labels[v1alpha1.LabelHSMPool] == pool.Name:
+	}
+	restored := metav1.GetControllerOf(existing) == nil && existing.Labels[v1alpha1.LabelHSMPool] == pool.Name
+	switch {
+	case !restored && !metav1.IsControlledBy(existing, pool):
+		return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
+			"PersistentVolumeClaim %q exists in namespace %q and is not this HSMPool's; delete it, or rename the HSMPool", wanted.Name, wanted.Namespace)
+	case existing.DeletionTimestamp != nil:
+		return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
+			"PersistentVolumeClaim %q in namespace %q is being deleted; it goes when the pods of StatefulSet %s are deleted, and another takes its place", wanted.Name, wanted.Namespace, usersOf(pool, wanted.Name))
+	case restored:
 		return existing, r.own(ctx, existing, wanted)
 	}
-	return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
-		"PersistentVolumeClaim %q exists in namespace %q and is not this HSMPool's; delete it, or rename the HSMPool", wanted.Name, wanted.Namespace)
+	return existing, nil
 }
 
-// secret of the pool's own; nil if there is none.
-func (r *Reconciler) secret(ctx context.Context, pool *v1alpha1.HSMPool, name string) (*corev1.Secret, error) {
+// usersOf a token's volume: the StatefulSets whose pods mount it.
+func usersOf(pool *v1alpha1.HSMPool, claim string) string {
+	var names []string
+	for _, m := range pool.Spec.Members {
+		if m.SoftToken != nil && hsmpool.SoftTokenName(pool.Name, m) == claim {
+			names = append(names, fmt.Sprintf("%q", hsmpool.DaemonName(pool.Name, m.Name)))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// read a Secret of the pool's namespace; nil if there is none.
+func (r *Reconciler) read(ctx context.Context, pool *v1alpha1.HSMPool, name string) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, s)
 	switch {
@@ -337,16 +346,31 @@ func (r *Reconciler) secret(ctx context.Context, pool *v1alpha1.HSMPool, name st
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("Secret %s/%s: %w", pool.Namespace, name, err)
-	case !metav1.IsControlledBy(s, pool):
-		return nil, conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
-			"Secret %q exists in namespace %q and is not this HSMPool's; delete or rename it, or rename the HSMPool", name, pool.Namespace)
 	}
 	return s, nil
 }
 
+// secret of the pool's own; nil if there is none.
+func (r *Reconciler) secret(ctx context.Context, pool *v1alpha1.HSMPool, name string) (*corev1.Secret, error) {
+	s, err := r.read(ctx, pool, name)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	return s, isOf(pool, s)
+}
+
+// isOf is the problem that a Secret is not the pool's.
+func isOf(pool *v1alpha1.HSMPool, s *corev1.Secret) error {
+	if metav1.IsControlledBy(s, pool) {
+		return nil
+	}
+	return conditions.Waiting(Interval, v1alpha1.ReasonNotApplied,
+		"Secret %q exists in namespace %q and is not this HSMPool's; delete or rename it, or rename the HSMPool", s.Name, s.Namespace)
+}
+
 // authority of the certificates of a pool's daemons and their clients. It is
 // the pool's own, for clients of one pool are nobody to another.
-func (r *Reconciler) authority(ctx context.Context, pool *v1alpha1.HSMPool, p provided, now time.Time) (*agentpki.Succession, error) {
+func (r *Reconciler) authority(ctx context.Context, pool *v1alpha1.HSMPool, p *provided, now time.Time) (*agentpki.Succession, error) {
 	name := hsmpool.AuthoritySecretName(pool.Name)
 	existing, err := r.secret(ctx, pool, name)
 	if err != nil {
@@ -370,7 +394,7 @@ func (r *Reconciler) authority(ctx context.Context, pool *v1alpha1.HSMPool, p pr
 	if data, err = s.Data(); err != nil {
 		return nil, err
 	}
-	return s, r.apply(ctx, pool, p, []client.Object{resources.HSMSecret(pool, name, data)})
+	return s, r.apply(ctx, pool, p, resources.HSMSecret(pool, name, data))
 }
 
 // certificate is the data of a Secret with a certificate: those there are,
@@ -388,52 +412,47 @@ func (r *Reconciler) certificate(ctx context.Context, pool *v1alpha1.HSMPool, a 
 }
 
 // pins makes the PINs of a token in software, once: a token keeps those that it
-// was made with.
-func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p provided) error {
-	name := hsmpool.PINSecretName(pool.Name, m)
-	if err := r.adopt(ctx, resources.PINSecret(pool, m, nil)); err != nil {
-		return err
+// was made with. Those that were restored from a backup that knew no owner are the
+// pool's again. It returns the UID of their Secret.
+func (r *Reconciler) pins(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, p *provided) (types.UID, error) {
+	wanted := resources.PINSecret(pool, m, nil)
+	secret, err := r.read(ctx, pool, wanted.Name)
+	switch {
+	case err != nil:
+	case secret == nil:
+		secret, err = r.makePINs(ctx, pool, m)
+	case metav1.GetControllerOf(secret) == nil && len(secret.Data[resources.KeyUserPIN]) > 0 && len(secret.Data[resources.KeyOfficerPIN]) > 0:
+		err = r.own(ctx, secret, wanted)
+	default:
+		err = isOf(pool, secret)
 	}
-	secret, err := r.secret(ctx, pool, name)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if secret == nil {
-		if claim := resources.SoftTokenClaim(pool, m); claim != nil {
-			existing, err := r.claimed(ctx, pool, claim)
-			if err != nil {
-				return err
-			}
-			if existing != nil {
-				return conditions.Waiting(Interval, v1alpha1.ReasonPINMissing,
-					"Secret %q with the PINs of the token is gone from namespace %q, and its volume is not; restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim %q",
-					name, pool.Namespace, claim.Name)
-			}
-		}
-		secret = resources.PINSecret(pool, m, map[string][]byte{
-			resources.KeyUserPIN: []byte(rand.Text()), resources.KeyOfficerPIN: []byte(rand.Text()),
-		})
-		if err := r.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-			return fmt.Errorf("Secret %s: %w", name, err)
-		}
-	}
-	p.versions[object{corev1.SchemeGroupVersion.WithKind("Secret"), name}] = secret.ResourceVersion
-	return nil
+	p.versions[keyOf(wanted)] = secret.ResourceVersion
+	return secret.UID, nil
 }
 
-// adopt PINs that were restored from a backup that knew no owner.
-func (r *Reconciler) adopt(ctx context.Context, wanted *corev1.Secret) error {
-	s := &corev1.Secret{}
-	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), s)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("Secret %s/%s: %w", wanted.Namespace, wanted.Name, err)
-	case metav1.GetControllerOf(s) != nil, len(s.Data[resources.KeyUserPIN]) == 0, len(s.Data[resources.KeyOfficerPIN]) == 0:
-		return nil
+// makePINs of a token that is not there: others open none that is.
+func (r *Reconciler) makePINs(ctx context.Context, pool *v1alpha1.HSMPool, m v1alpha1.HSMMember) (*corev1.Secret, error) {
+	secret := resources.PINSecret(pool, m, map[string][]byte{
+		resources.KeyUserPIN: []byte(rand.Text()), resources.KeyOfficerPIN: []byte(rand.Text()),
+	})
+	if claim := resources.SoftTokenClaim(pool, m); claim != nil {
+		existing, err := r.claimed(ctx, pool, claim)
+		if err != nil {
+			return nil, err
+		}
+		if existing != nil {
+			return nil, conditions.Waiting(Interval, v1alpha1.ReasonPINMissing,
+				"Secret %q with the PINs of the token is gone from namespace %q, and its volume is not; restore the Secret, or give the token and its keys up by deleting PersistentVolumeClaim %q",
+				secret.Name, pool.Namespace, claim.Name)
+		}
 	}
-	return r.own(ctx, s, wanted)
+	if err := r.Create(ctx, secret, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return nil, fmt.Errorf("Secret %s: %w", secret.Name, err)
+	}
+	return secret, nil
 }
 
 // own makes what is there, and has no owner, the pool's, with the owner and the
@@ -452,7 +471,7 @@ func (r *Reconciler) own(ctx context.Context, o, wanted client.Object) error {
 }
 
 // prune deletes what the pool owns and does not want any more.
-func (r *Reconciler) prune(ctx context.Context, pool *v1alpha1.HSMPool, p provided) error {
+func (r *Reconciler) prune(ctx context.Context, pool *v1alpha1.HSMPool, p *provided) error {
 	var errs []error
 	for _, k := range kinds {
 		kind, err := r.GroupVersionKindFor(k)
@@ -479,6 +498,10 @@ func (r *Reconciler) prune(ctx context.Context, pool *v1alpha1.HSMPool, p provid
 	return errors.Join(errs...)
 }
 
+// lostAfter is how long a pod may outlive its deletion and its grace period: a
+// kubelet that is there has ended it by then.
+const lostAfter = time.Minute
+
 // waitsFor says why a daemon that gives no answer does not run, as far as it
 // can be seen.
 func (r *Reconciler) waitsFor(ctx context.Context, pool *v1alpha1.HSMPool, member string) *conditions.Problem {
@@ -487,12 +510,17 @@ func (r *Reconciler) waitsFor(ctx context.Context, pool *v1alpha1.HSMPool, membe
 	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, set); err != nil || set.Status.ReadyReplicas > 0 {
 		return nil
 	}
-	return &conditions.Problem{Reason: v1alpha1.ReasonDaemonNotReady, Message: fmt.Sprintf(
-		"member %q: the pod of StatefulSet %q is not ready; `kubectl describe pods -l app.kubernetes.io/instance=%s` says why", member, name, name)}
+	message := fmt.Sprintf("member %q: the pod of StatefulSet %q is not ready; `kubectl describe pods -l app.kubernetes.io/instance=%s` says why", member, name, name)
+	pod := &corev1.Pod{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name + "-0"}, pod)
+	if err == nil && pod.DeletionTimestamp != nil && r.Clock.Now().After(pod.DeletionTimestamp.Add(lostAfter)) {
+		message = fmt.Sprintf("member %q: pod %q was deleted and does not end, so that no other takes its place: its node %q does not answer; where that is down for good, delete the Node, or taint it with node.kubernetes.io/out-of-service", member, pod.Name, pod.Spec.NodeName)
+	}
+	return &conditions.Problem{Reason: v1alpha1.ReasonDaemonNotReady, Message: message}
 }
 
 // blame what is known to be wrong with the daemons that the operator runs,
-// rather than what it leads to.
+// rather than what it leads to. That a change waits is not why one cannot sign.
 func blame(pool *v1alpha1.HSMPool, observations []hsmpool.Observation, problems map[string]*conditions.Problem, waitsFor func(member string) *conditions.Problem) []hsmpool.Observation {
 	blamed := slices.Clone(observations)
 	for i := range blamed {
@@ -504,7 +532,7 @@ func blame(pool *v1alpha1.HSMPool, observations []hsmpool.Observation, problems 
 		if problem == nil && o.State == v1alpha1.HSMMemberUnknown {
 			problem = waitsFor(o.Member)
 		}
-		if problem != nil {
+		if problem != nil && (problem.Reason != v1alpha1.ReasonProgressing || o.Problem == nil) {
 			o.Problem = problem
 		}
 	}

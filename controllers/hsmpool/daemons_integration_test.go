@@ -4,6 +4,7 @@ package hsmpool_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -32,6 +34,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	controller "qtls.dev/qtls/controllers/hsmpool"
+	"qtls.dev/qtls/internal/hsm/hsmtest"
 	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/testenv"
@@ -320,6 +323,49 @@ func TestAVolumeOfSomebodyElse(t *testing.T) {
 	}
 }
 
+// Pods that run keep it until they are deleted; there is nothing more to do about
+// the volume itself.
+func TestAVolumeThatIsBeingDeleted(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		without bool // its PINs
+	}{{"with its PINs", false}, {"without its PINs", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "soft")
+			w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+			if c.without {
+				if err := w.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev-soft-hsmd-pin"}}); err != nil {
+					t.Fatal(err)
+				}
+				w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonPINMissing, "dev-soft-hsmd-pin")
+			}
+			claim := &corev1.PersistentVolumeClaim{}
+			if err := w.get("dev-soft-hsmd", claim); err != nil {
+				t.Fatal(err)
+			}
+			claim.Finalizers = []string{"test.qtls.dev/pods-use-it"}
+			if err := errors.Join(w.Update(t.Context(), claim), w.Delete(t.Context(), claim)); err != nil {
+				t.Fatal(err)
+			}
+			w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonNotApplied,
+				`PersistentVolumeClaim "dev-soft-hsmd" in namespace "`+w.namespace+`" is being deleted; it goes when the pods of StatefulSet "dev-soft-hsmd" are deleted`)
+			gone := claim.UID
+			if err := w.get("dev-soft-hsmd", claim); err != nil {
+				t.Fatal(err)
+			}
+			claim.Finalizers = nil
+			if err := w.Update(t.Context(), claim); err != nil {
+				t.Fatal(err)
+			}
+			w.is(pool, v1alpha1.ConditionReady, "False", v1alpha1.ReasonDaemonNotReady, "dev-soft-hsmd")
+			if err := errors.Join(w.get("dev-soft-hsmd", claim), w.get("dev-soft-hsmd-pin", &corev1.Secret{})); err != nil || claim.UID == gone {
+				t.Errorf("%v; the volume is another one: %t", err, claim.UID != gone)
+			}
+		})
+	}
+}
+
 func TestAVolumeFromABackup(t *testing.T) {
 	w := newWorld(t)
 	claim := w.volume("dev-soft-hsmd", map[string]string{v1alpha1.LabelHSMPool: "dev"})
@@ -473,15 +519,110 @@ func TestAProblemIsNoReasonToWriteAllAgain(t *testing.T) {
 	is(0, v1alpha1.ReasonDaemonNotReady, v1alpha1.ReasonDaemonNotReady)
 }
 
-// A change that all daemons have to start anew for reaches one after the other.
+// refusing is a client with which no Service can be written, for a reason.
+type refusing struct {
+	client.Client
+	why error
+}
+
+func (c *refusing) Apply(ctx context.Context, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	if c.why != nil && o.(interface{ GetKind() string }).GetKind() == "Service" {
+		return c.why
+	}
+	return c.Client.Apply(ctx, o, options...)
+}
+
+// How members are is followed meanwhile, and what cannot be written is told, and
+// tried again.
+func TestWhatCannotBeWrittenKeepsNoMemberFromBeingLookedAt(t *testing.T) {
+	c := testenv.Client(t)
+	w := world{t, c, testenv.Namespace(t, c)}
+	mgr := testenv.Manager(t)
+	writer := &refusing{Client: mgr.GetClient()}
+	r := &controller.Reconciler{Client: writer, APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
+		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:test", OperatorNamespace: "qtls-system"}}
+	testenv.Start(t, mgr)
+	authority := hsmtest.NewAuthority(t)
+	remote := hsmtest.Serve(t, authority)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "hsm-client"}, Data: map[string][]byte{"ca.crt": authority.PEM()}}
+	secret.Data["tls.crt"], secret.Data["tls.key"] = authority.Issue(t, hsmtest.ClientName)
+	if err := w.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev"}, Spec: v1alpha1.HSMPoolSpec{
+		Timeout: &metav1.Duration{Duration: 30 * time.Second}, Members: []v1alpha1.HSMMember{
+			{Name: "hsm", Remote: &v1alpha1.RemoteHSM{Address: v1alpha1.StoreAddress(remote.Address), ServerName: hsmtest.ServerName, TLSSecretRef: v1alpha1.SecretReference{Name: "hsm-client"}}},
+			{Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Ephemeral: true}}},
+		}}}
+	w.create(pool)
+	is := func(state v1alpha1.HSMMemberState, reason string) {
+		t.Helper()
+		testenv.Eventually(t, func(context.Context) error { // the cache is behind
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
+			if !errors.Is(err, writer.why) {
+				return fmt.Errorf("the reconciliation ends with %v, want %v", err, writer.why)
+			}
+			if err := w.get("dev", pool); err != nil {
+				return err
+			}
+			m := pool.Status.Members
+			if len(m) != 2 || m[0].State != state || m[1].Reason != reason || writer.why != nil && !strings.Contains(m[1].Message, "Service dev-soft-hsmd: "+writer.why.Error()) {
+				return fmt.Errorf("members %+v, want the first %s and the second with the problem %s, of %v", m, state, reason, writer.why)
+			}
+			return nil
+		})
+	}
+	for _, why := range []error{
+		// What admission webhooks answer that give no reason of their own, and what is
+		// answered in place of one that is away.
+		&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Message: `admission webhook "deny.example.com" denied the request: no Services here`}},
+		apierrors.NewInternalError(errors.New(`failed calling webhook "deny.example.com": no endpoints available`)),
+	} {
+		writer.why = why
+		remote.Token.Set("state", "Up")
+		is(v1alpha1.HSMMemberUp, v1alpha1.ReasonNotApplied)
+		remote.Token.Set("state", "Down")
+		is(v1alpha1.HSMMemberDown, v1alpha1.ReasonNotApplied)
+	}
+	writer.why = nil
+	is(v1alpha1.HSMMemberDown, v1alpha1.ReasonDaemonNotReady)
+}
+
+// daemon stands in for that of a member of the pool "dev", with the certificate that
+// the operator has issued.
+func (w world) daemon(member string) *hsmtest.Server {
+	w.Helper()
+	secret := &corev1.Secret{}
+	if err := w.get("dev-"+member+"-hsmd", secret); err != nil {
+		w.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
+	if err != nil {
+		w.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(secret.Data["ca.crt"])
+	return hsmtest.Serve(w.T, hsmtest.NewAuthority(w.T), func(c *tls.Config) {
+		c.Certificates, c.ClientCAs = []tls.Certificate{certificate}, clients
+	})
+}
+
+// A change that all daemons have to start anew for reaches one after the other, each
+// when all others sign.
 func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
 	c := testenv.Client(t)
 	w := world{t, c, testenv.Namespace(t, c)}
 	mgr := testenv.Manager(t)
+	addresses := map[string]string{}
+	clients := &hsmpool.Clients{Redirect: func(address string) string { return cmp.Or(addresses[address], address) }}
 	r := &controller.Reconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(10000),
-		Clients: &hsmpool.Clients{}, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:1", OperatorNamespace: "qtls-system"}}
+		Clients: clients, Interval: time.Millisecond, Settings: resources.Settings{HSMImage: "hsm:1", OperatorNamespace: "qtls-system"}}
 	testenv.Start(t, mgr)
-	pool := w.soft("dev", v1alpha1.SoftTokenStorage{}, "a", "b")
+	pool := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "dev"}, Spec: v1alpha1.HSMPoolSpec{Timeout: &metav1.Duration{Duration: 30 * time.Second}}}
+	for _, m := range []string{"a", "b"} {
+		pool.Spec.Members = append(pool.Spec.Members, v1alpha1.HSMMember{Name: m, SoftToken: &v1alpha1.SoftToken{}})
+	}
+	w.create(pool)
 	reconcile := func() {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)}); err != nil && !apierrors.IsConflict(err) {
@@ -526,6 +667,10 @@ func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
 	})
 	runs("a", 1)
 	runs("b", 1)
+	a, b := w.daemon("a"), w.daemon("b")
+	for member, daemon := range map[string]*hsmtest.Server{"a": a, "b": b} {
+		addresses["dev-"+member+"-hsmd."+w.namespace+".svc:7443"] = daemon.Address
+	}
 
 	upgrade := func(to string) {
 		r = &controller.Reconciler{Client: r.Client, APIReader: r.APIReader, Clock: r.Clock, Recorder: r.Recorder, Clients: r.Clients, Interval: r.Interval, Settings: r.Settings}
@@ -538,7 +683,55 @@ func TestDaemonsAreReplacedOneAtATime(t *testing.T) {
 	upgrade("hsm:2")
 	are("what does not run is corrected", "hsm:2", "hsm:1")
 	runs("a", 1)
-	are("it runs", "hsm:2", "hsm:2")
+	a.Token.Set("state", "Down")
+	are("it is ready, and its token is down", "hsm:2", "hsm:1")
+	testenv.Eventually(t, func(ctx context.Context) error { // the cache is behind
+		reconcile()
+		if err := w.get("dev", pool); err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+		if m := pool.Status.Members[1]; m.State != v1alpha1.HSMMemberUp || m.Reason != v1alpha1.ReasonProgressing || !strings.Contains(ready.Message, m.Message) ||
+			!strings.HasPrefix(m.Message, `member "b": a change of its daemon waits, for the others have to sign while its pod is replaced: member "a" is Down; `) {
+			return fmt.Errorf("nobody is told what is held: %+v", pool.Status)
+		}
+		return nil
+	})
+	a.Token.Set("state", "Up")
+	are("it signs", "hsm:2", "hsm:2")
+	runs("b", 1)
+
+	// So does its configuration, which its container reads when it starts anew.
+	timeout := func(member string) string {
+		config := &corev1.ConfigMap{}
+		if err := w.get("dev-"+member+"-hsmd", config); err != nil {
+			return err.Error()
+		}
+		_, rest, _ := strings.Cut(config.Data["hsmd.conf"], "\ntimeout = ")
+		line, _, _ := strings.Cut(rest, "\n")
+		return line
+	}
+	come := func(when, toA, toB string) {
+		t.Helper()
+		testenv.Eventually(t, func(context.Context) error { // the cache is behind
+			reconcile()
+			if gotA, gotB := timeout("a"), timeout("b"); gotA != toA || gotB != toB {
+				return fmt.Errorf("%s: %s and %s, want %s and %s", when, gotA, gotB, toA, toB)
+			}
+			return nil
+		})
+	}
+	runs("a", 0)
+	if err := w.change(pool, func() { pool.Spec.Timeout.Duration = 40 * time.Second }); err != nil {
+		t.Fatal(err)
+	}
+	come("another timeout", "32000ms", "24000ms")
+	for range 3 {
+		reconcile()
+	}
+	come("the first is not ready", "32000ms", "24000ms")
+	runs("a", 1)
+	come("it signs", "32000ms", "32000ms")
 }
 
 func TestADaemonWithAVendorsLibrary(t *testing.T) {

@@ -5,6 +5,7 @@ package hsmpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/hsmpool"
+	"qtls.dev/qtls/internal/owned"
 	"qtls.dev/qtls/internal/resources"
 )
 
@@ -55,7 +57,8 @@ type Reconciler struct {
 	// told is when each pool's status was last written.
 	told map[types.NamespacedName]time.Time
 	// daemons are what was last written for them.
-	daemons map[types.NamespacedName]provided
+	daemons map[types.NamespacedName]*provided
+	applied owned.Memory
 }
 
 // look at a pool's members.
@@ -76,17 +79,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, key ctrl.Request) (ctrl.Resu
 	if !pool.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	problems, err := r.provide(ctx, pool)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	problems, failed := r.provide(ctx, pool) // how members are is told nevertheless
 	members, err := r.Clients.Open(ctx, r.APIReader, pool)
 	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, errors.Join(failed, err)
 	}
 	l := r.look(ctx, key.NamespacedName, members)
 	observations := blame(pool, l.observations, problems, func(member string) *conditions.Problem { return r.waitsFor(ctx, pool, member) })
-	if err := r.report(ctx, pool, summarise(pool, observations, r.Clock.Now())); err != nil {
+	err = r.report(ctx, pool, summarise(pool, observations, r.Clock.Now()))
+	if err := errors.Join(failed, err); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: max(r.Interval-time.Since(l.at), time.Millisecond)}, nil
@@ -116,6 +117,7 @@ func (r *Reconciler) look(ctx context.Context, pool types.NamespacedName, member
 
 func (r *Reconciler) forget(pool types.NamespacedName) {
 	r.Clients.Close(pool)
+	r.applied.Forget(pool)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.looks, pool)
@@ -190,7 +192,11 @@ func news(before, after v1alpha1.HSMPoolStatus) []piece {
 			all = append(all, piece{corev1.EventTypeNormal, eventMemberUp, fmt.Sprintf("member %q can sign again", m.Name)})
 		}
 		if m.Reason != "" && (!known || before.Members[i].State != m.State || before.Members[i].Reason != m.Reason) {
-			all = append(all, piece{corev1.EventTypeWarning, m.Reason, m.Message})
+			kind := corev1.EventTypeWarning
+			if m.Reason == v1alpha1.ReasonProgressing {
+				kind = corev1.EventTypeNormal // each of several daemons waits for its turn
+			}
+			all = append(all, piece{kind, m.Reason, m.Message})
 		}
 	}
 	old, c := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionReady)

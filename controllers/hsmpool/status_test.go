@@ -134,6 +134,24 @@ func TestEventsTellOfProblemsOfMembersThatSign(t *testing.T) {
 	}
 }
 
+// Each of several daemons waits for its turn.
+func TestThatAChangeWaitsIsToldAndNoWarning(t *testing.T) {
+	const says = `member "b": a change of its daemon waits`
+	waiting := up("b", 1)
+	waiting.Problem = &conditions.Problem{Reason: v1alpha1.ReasonProgressing, Message: says}
+	pool := &v1alpha1.HSMPool{}
+	pool.Status = summarise(pool, []hsmpool.Observation{up("a", 1), up("b", 1)}, noon)
+	before := pool.Status
+	pool.Status = summarise(pool, []hsmpool.Observation{up("a", 1), waiting}, noon)
+	if got := news(before, pool.Status); !slices.Equal(got, []piece{{corev1.EventTypeNormal, v1alpha1.ReasonProgressing, says}}) {
+		t.Errorf("events %+v", got)
+	}
+	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if ready.Status != "True" || ready.Reason != v1alpha1.ReasonReady || ready.Message != "each of 2 members can sign; "+says {
+		t.Errorf("%+v", ready)
+	}
+}
+
 // Whoever looks after a failure sees what it was, though the member is up again.
 func TestTheLastErrorOfAMemberStays(t *testing.T) {
 	const failure = "sign: CKR_DEVICE_REMOVED (0x32)"
@@ -224,6 +242,8 @@ func TestWhatIsBlamed(t *testing.T) {
 			map[string]*conditions.Problem{"soft": {Reason: v1alpha1.ReasonNotApplied}}, []string{"", v1alpha1.ReasonNotApplied, v1alpha1.ReasonTokenFailed}},
 		"the pool's objects": {[]hsmpool.Observation{up("remote", 1), up("soft", 1), down("luna", v1alpha1.ReasonPINWrong)},
 			map[string]*conditions.Problem{"": {Reason: v1alpha1.ReasonNotApplied}}, []string{"", v1alpha1.ReasonNotApplied, v1alpha1.ReasonNotApplied}},
+		"changes that wait": {[]hsmpool.Observation{up("remote", 1), up("soft", 1), down("luna", v1alpha1.ReasonTokenFailed)},
+			map[string]*conditions.Problem{"soft": {Reason: v1alpha1.ReasonProgressing}, "luna": {Reason: v1alpha1.ReasonProgressing}}, []string{"", v1alpha1.ReasonProgressing, v1alpha1.ReasonTokenFailed}},
 	} {
 		for i, o := range blame(pool, c.observations, c.problems, waits) {
 			reason := ""

@@ -3,11 +3,13 @@ package hsmpool
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,12 @@ const referenceIndex = "spec.members.references"
 
 // workers are so many that pools whose members hang hold up no other.
 const workers = 8
+
+// retries after errors of the moment: at once, and later and later, but not later
+// than members are asked again.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, Interval)
+}
 
 // SetupWithManager registers the controller and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -46,7 +54,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// Metadata only: no Secret's content stays in memory.
 		WatchesMetadata(&corev1.Secret{}, r.naming("Secret")).
 		WatchesMetadata(&corev1.ConfigMap{}, r.naming("ConfigMap")).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: retries()}).
 		Complete(r)
 }
 

@@ -9,6 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -19,6 +20,10 @@ import (
 
 // secretIndex finds the issuers that name a Secret.
 const secretIndex = "spec.ca.secretRefs.name"
+
+// workers reconcile so many issuers of a kind at a time: an HSM that hangs holds
+// up none of another pool.
+const workers = 4
 
 // SetupWithManager registers a controller and its watches for each kind.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -41,6 +46,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			Watches(&v1alpha1.HSMPool{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, pool client.Object) []reconcile.Request {
 				return r.concerned(ctx, kind, list(), pool)
 			}), builder.WithPredicates(hsmpool.Notable())).
+			WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 			Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 				issuer := issuers.New(kind)
 				issuer.SetNamespace(request.Namespace)

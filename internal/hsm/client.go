@@ -31,6 +31,9 @@ const (
 	// key at a time, each within 300 s, and begins none after it has waited for
 	// as long (crypto/hsmd/src/work.rs).
 	generateTimeout = 2*300*time.Second + writeTimeout
+	// hungFor is how long one that gave no answer in time is not asked again: about
+	// as long as until its pool asks for its status.
+	hungFor = 10 * time.Second
 )
 
 // keepAlive finds out within 20 seconds that a peer is gone without a word.
@@ -68,11 +71,16 @@ type Client struct {
 	current *connection
 	dialing chan struct{}
 	closed  bool
+	// hung is the error of a request that had no answer in time, and that of all
+	// until then, but for Status, whose answer ends it. So an hsmd that hangs costs
+	// one time-out, however many ask.
+	hung      error
+	hungUntil time.Time
 }
 
 // New is a client of the hsmd at address (host:port), whose requests take no
-// longer than timeout, but for Generate. Of config it takes the names and certificates; TLS 1.3
-// with X25519MLKEM768 is all that it speaks.
+// longer than timeout, but for Generate. Of config it takes the names and
+// certificates; TLS 1.3 with X25519MLKEM768 is all that it speaks.
 func New(address string, config *tls.Config, timeout time.Duration) *Client {
 	config = config.Clone()
 	config.MinVersion = tls.VersionTLS13
@@ -146,18 +154,29 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 	if len(body) > maxBody {
 		return zero, fmt.Errorf("%s: %d bytes are %w (%d)", op, len(body), errTooLong, maxBody)
 	}
+	if err := c.hangs(); err != nil && op != opStatus {
+		return zero, err
+	}
 	timeout := c.timeout
 	if op == opGenerate {
 		timeout = max(timeout, generateTimeout)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(caller, timeout)
 	defer cancel()
 	answer, reused, err := c.try(ctx, op, body)
 	if reused && errors.Is(err, errEnded) && (op == opStatus || op == opFind || op == opSign) {
 		answer, _, err = c.try(ctx, op, body)
 	}
 	if err != nil {
-		return zero, c.failed(op, err)
+		err = c.failed(op, err)
+		if ctx.Err() != nil && caller.Err() == nil && op != opGenerate {
+			c.remember(err)
+		}
+		return zero, err
+	}
+	if op == opStatus {
+		c.remember(nil)
 	}
 	if answer.kind != 0 {
 		refusal, err := unmarshalRefusal(answer.body)
@@ -171,6 +190,23 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 		return zero, c.failed(op, err)
 	}
 	return result, nil
+}
+
+// hangs is why the hsmd is not asked.
+func (c *Client) hangs() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().Before(c.hungUntil) {
+		return c.hung
+	}
+	return nil
+}
+
+// remember that it hangs; nil: it does not.
+func (c *Client) remember(hung error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hung, c.hungUntil = hung, time.Now().Add(hungFor)
 }
 
 func (c *Client) failed(op operation, err error) error {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,6 +301,84 @@ func TestASilentServerIsUnreachable(t *testing.T) {
 	defer c.Close()
 	if _, err := c.Status(t.Context()); !errors.Is(err, hsm.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a server that does not shake hands: %v", err)
+	}
+}
+
+// However many ask an hsmd that hangs, that costs one time-out, until it says how it
+// is.
+func TestAnHSMDThatHangsIsAskedOnce(t *testing.T) {
+	a := hsmtest.NewAuthority(t)
+	s := hsmtest.Serve(t, a)
+	var asked atomic.Int64
+	var hanging atomic.Bool
+	s.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		if operation == 1 {
+			return nil, false
+		}
+		asked.Add(1)
+		return nil, hanging.Load()
+	}
+	config, err := credentials(t, a, hsmtest.ClientName).Config(hsmtest.ServerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := hsm.New(s.Address, config, time.Second)
+	t.Cleanup(c.Close)
+	ctx, key := patient(t), hsm.Key{Label: "web"}
+	answers := func() {
+		t.Helper()
+		for {
+			_, err := c.Status(ctx)
+			if err == nil {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	find := func() error { _, err := c.Find(ctx, key); return err }
+	answers()
+
+	hanging.Store(true)
+	first := find()
+	if !errors.Is(first, hsm.ErrUnreachable) || !errors.Is(first, context.DeadlineExceeded) {
+		t.Fatalf("who asked first: %v", first)
+	}
+	for operation, ask := range map[string]func() error{
+		"find":     find,
+		"sign":     func() error { _, err := c.Sign(ctx, key, hsm.ECDSA(), make([]byte, 32)); return err },
+		"generate": func() error { _, err := c.Generate(ctx, "ECDSA-P256", key); return err },
+		"retire":   func() error { return c.Retire(ctx, key) },
+	} {
+		if err := ask(); !errors.Is(err, first) {
+			t.Errorf("%s, after that: %v, want %v", operation, err, first)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times, want once", n)
+	}
+	answers()
+	hanging.Store(false)
+	if err := find(); hsm.CodeOf(err) != hsm.KeyHandleInvalid || asked.Load() != 2 {
+		t.Errorf("when it has said how it is: %v; it was asked %d times, want twice", err, asked.Load())
+	}
+}
+
+// That is no time-out of the member's.
+func TestWhoGivesUpSoonerSaysNothingOfTheHSMD(t *testing.T) {
+	s, c := world(t)
+	var hanging atomic.Bool
+	hanging.Store(true)
+	s.Intercept = func(net.Conn, byte, []byte) (*hsmtest.Answer, bool) { return nil, hanging.Load() }
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Find(ctx, hsm.Key{Label: "web"}); !errors.Is(err, hsm.ErrUnreachable) {
+		t.Errorf("who gave up: %v", err)
+	}
+	hanging.Store(false)
+	if _, err := c.Find(patient(t), hsm.Key{Label: "web"}); hsm.CodeOf(err) != hsm.KeyHandleInvalid {
+		t.Errorf("another: %v", err)
 	}
 }
 

@@ -62,6 +62,10 @@ func configuration(m v1alpha1.HSMMember) configured {
 // its address or Secret changes. Clients that are not used any more close their
 // connections themselves.
 type Clients struct {
+	// Redirect, if set, says where what has an address is: tests have no DNS for
+	// daemons.
+	Redirect func(address string) string
+
 	mu    sync.Mutex
 	pools map[types.NamespacedName]map[string]kept
 	// making are the keys that members make now, or could not make and nobody has
@@ -81,6 +85,9 @@ func (c *Clients) Open(ctx context.Context, reader client.Reader, pool *v1alpha1
 	var members []Member
 	for _, m := range pool.Spec.Members {
 		d := daemonOf(pool, m)
+		if c.Redirect != nil {
+			d.address = c.Redirect(d.address)
+		}
 		secret := &corev1.Secret{}
 		err := reader.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: d.secret}, secret)
 		switch {

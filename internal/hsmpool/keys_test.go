@@ -347,6 +347,53 @@ func TestKeysThatWereFoundAreRemembered(t *testing.T) {
 	expect(t, err, v1alpha1.ReasonHSMNotReady, `whether key "web-1" is there cannot be told`)
 }
 
+// Whoever asks for keys of a pool that hangs waits for one time-out together.
+func TestAMemberThatHangsCostsOneTimeOut(t *testing.T) {
+	servers, keys := pooled(t, 1)
+	ctx := patient(t)
+	pool := &v1alpha1.HSMPool{}
+	if err := keys.Pools.Get(ctx, client.ObjectKey{Namespace: "tls", Name: "pool"}, pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Timeout = &metav1.Duration{Duration: time.Second}
+	if err := keys.Pools.(client.Client).Update(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	members, err := keys.Clients.Open(ctx, keys.Secrets, pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := func() {
+		t.Helper()
+		for o := Observe(ctx, members); o[0].State != v1alpha1.HSMMemberUp; o = Observe(ctx, members) {
+			if ctx.Err() != nil {
+				t.Fatal(o[0].Problem)
+			}
+		}
+	}
+	var asked atomic.Int64
+	var hanging atomic.Bool
+	servers[0].Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) {
+		if operation == 2 {
+			asked.Add(1)
+		}
+		return nil, operation == 2 && hanging.Load()
+	}
+	up()
+	hanging.Store(true)
+	for range 3 {
+		_, err := keys.Find(ctx, web)
+		expect(t, err, v1alpha1.ReasonHSMNotReady, `whether key "web-1" is there cannot be told`)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times, want once", n)
+	}
+	hanging.Store(false)
+	up() // as the pool's controller asks, every few seconds
+	_, err = keys.Find(ctx, web)
+	expect(t, err, v1alpha1.ReasonKeyNotFound, `no member has key "web-1"`)
+}
+
 // What every member would refuse is not asked for again and again.
 func TestARequestThatIsAtFaultIsNoProblemOfTheMoment(t *testing.T) {
 	_, keys := pooled(t, 1)

@@ -22,8 +22,11 @@ type Observation struct {
 	Problem *conditions.Problem
 }
 
-// Observe asks all members at once.
+// Observe asks all members at once. How they are they have to say before they are
+// asked again, however long a signature may take.
 func Observe(ctx context.Context, members []Member) []Observation {
+	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
 	all := make([]Observation, len(members))
 	var asked sync.WaitGroup
 	for i, m := range members {

@@ -100,11 +100,10 @@ func hsmdMeta(pool *v1alpha1.HSMPool, member string) metav1.ObjectMeta {
 	return m
 }
 
-// Hsmd is what a member's daemon needs, but its Secrets.
+// Hsmd is what a member's daemon needs around it, but its Secrets. What its pod is
+// made of, HsmdConfig and HsmdStatefulSet, changes together.
 func Hsmd(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) []client.Object {
-	objects := []client.Object{
-		HsmdServiceAccount(pool, m), HsmdConfig(pool, m), HsmdNetworkPolicy(pool, m, s), HsmdService(pool, m),
-	}
+	objects := []client.Object{HsmdServiceAccount(pool, m), HsmdNetworkPolicy(pool, m, s), HsmdService(pool, m)}
 	if claim := SoftTokenClaim(pool, m); claim != nil {
 		objects = append(objects, claim)
 	}
@@ -366,9 +365,9 @@ func hsmdPodSpec(pool *v1alpha1.HSMPool, m v1alpha1.HSMMember, s Settings) corev
 		TopologySpreadConstraints:     constraints,
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsNonRoot:        ptr.To(true),
-			RunAsUser:           ptr.To[int64](uid),
-			RunAsGroup:          ptr.To[int64](uid),
-			FSGroup:             ptr.To[int64](uid),
+			RunAsUser:           ptr.To[int64](UID),
+			RunAsGroup:          ptr.To[int64](UID),
+			FSGroup:             ptr.To[int64](UID),
 			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},

@@ -70,7 +70,7 @@ func TestAllObjectsOfADaemonAreOwnedByThePool(t *testing.T) {
 	pool := softPool()
 	for _, m := range append(pool.Spec.Members, vendor()) {
 		var kinds []string
-		for _, o := range append(Hsmd(pool, m, settings), HsmdStatefulSet(pool, m, settings)) {
+		for _, o := range append(Hsmd(pool, m, settings), HsmdConfig(pool, m), HsmdStatefulSet(pool, m, settings)) {
 			kinds = append(kinds, o.GetObjectKind().GroupVersionKind().Kind)
 			if !metav1.IsControlledBy(o, pool) || o.GetName() != "dev-"+m.Name+"-hsmd" || o.GetNamespace() != "shop" || o.GetLabels()[v1alpha1.LabelHSMPool] != "dev" {
 				t.Errorf("%T %s: owners %v, labels %v", o, o.GetName(), o.GetOwnerReferences(), o.GetLabels())
