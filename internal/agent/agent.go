@@ -104,9 +104,9 @@ type Agent struct {
 	// lent is HAProxy's control group.
 	lent     borrowed
 	programs programs
-	// restoring: the current tree is one that HAProxy ran before, after it
-	// refused another.
-	restoring bool
+	// restored is the tree that was last made of one that HAProxy ran, after it
+	// had refused to load another.
+	restored *tree
 }
 
 // New prepares an agent; Run starts it.
@@ -296,27 +296,11 @@ func (a *Agent) look(ctx context.Context) {
 }
 
 func (a *Agent) lookAt(ctx context.Context) proxy {
-	var names []string
-	if a.current != nil {
-		names = []string{a.current.Name}
+	name, info, ok := a.trees.running(ctx)
+	if !ok {
+		return proxy{}
 	}
-	if p := a.firstUp(ctx, names); p.up {
-		return p
-	}
-	// Another tree than current runs when an earlier process of this agent
-	// ended before it could have HAProxy load it.
-	names, _ = a.trees.names()
-	return a.firstUp(ctx, names)
-}
-
-func (a *Agent) firstUp(ctx context.Context, names []string) proxy {
-	for _, name := range names {
-		info, err := a.trees.admin(name).Info(ctx)
-		if err == nil && !info.Stopping {
-			return proxy{up: true, tree: name, worker: worker{info.PID, info.Started}, version: info.Version}
-		}
-	}
-	return proxy{}
+	return proxy{up: true, tree: name, worker: worker{info.PID, info.Started}, version: info.Version}
 }
 
 // install writes a tree, has it checked, and makes it the one that HAProxy
@@ -350,17 +334,17 @@ func (a *Agent) install(ctx context.Context, next install) error {
 	return nil
 }
 
-// portsToBind are the ports of an installation that nobody but HAProxy can be
-// expected to hold. While HAProxy starts it may hold any of those it had.
+// portsToBind are the ports of an installation that HAProxy cannot be expected to
+// hold. One that starts, or runs what cannot be read back, may hold any of them.
 func (a *Agent) portsToBind(next install) []int {
 	running := a.running()
 	switch {
 	case running != nil:
 		return newPorts(next.revision.Config, running.Revision.Config)
-	case a.current == nil:
-		return portsOf(next.revision.Config)
+	case a.proxy.up || a.current != nil:
+		return nil
 	}
-	return nil
+	return portsOf(next.revision.Config)
 }
 
 // refuse records that HAProxy refused an installation; any other error may
@@ -394,7 +378,6 @@ func (a *Agent) load(ctx context.Context) error {
 	}
 	a.proxy = proxy{up: true, tree: a.current.Name, worker: worker{info.PID, info.Started}, version: info.Version}
 	a.synchronised = a.proxy.worker
-	a.restoring = false
 	a.current.Reloads++
 	a.Metrics.reloads.Inc()
 	a.Metrics.applied("reload", time.Since(started))
@@ -406,14 +389,16 @@ func (a *Agent) load(ctx context.Context) error {
 // refused to load another: as a new tree, to be loaded in its turn. A worker
 // whose successor could not bind its sockets has let go of its own for a while,
 // and does not get those back that connect the stages of the gateway; only a
-// reload does.
+// reload does. HAProxy is left alone where it refuses that one, too: what it
+// refused before stays what is told, and is not tried again.
 func (a *Agent) putBack(reason error) error {
 	former, err := a.trees.read(a.proxy.tree)
 	if err != nil {
 		return errors.Join(reason, err)
 	}
 	failed := a.current
-	if !a.restoring { // else HAProxy refuses what it runs: it is left alone
+	again := failed == a.restored
+	if !again {
 		if former, err = a.trees.write(former.Revision, former.state); err != nil {
 			return errors.Join(reason, err)
 		}
@@ -421,10 +406,13 @@ func (a *Agent) putBack(reason error) error {
 	if err := a.trees.use(former.Name); err != nil {
 		return errors.Join(reason, err)
 	}
-	a.restoring = !a.restoring
 	a.current, a.synchronised = former, worker{}
 	a.trees.remove(failed.Name)
 	a.handshakes.setAcceptable(former.Revision.Observe)
+	if again {
+		return fmt.Errorf("HAProxy refuses what it runs, and runs it on: %w", reason)
+	}
+	a.restored = former
 	refused := install{failed.Revision, failed.state}
 	return a.refuse(refused, refused.shape(), reason)
 }
@@ -529,21 +517,24 @@ func (a *Agent) setCertificate(ctx context.Context, next setCertificate) error {
 	return a.trees.writeState(a.current)
 }
 
-// setServers moves servers in HAProxy and then in the tree.
+// setServers moves servers in the tree and then in HAProxy. The other way round,
+// the next process of an agent that ends in between would move them back.
 func (a *Agent) setServers(ctx context.Context, next setServers) error {
 	started := time.Now()
+	changed := *a.current
+	changed.Slots = next.slots
+	if err := a.trees.writeBackends(&changed); err != nil {
+		return err
+	}
+	a.current.Slots = next.slots
 	if a.proxy.up {
 		admin := a.trees.admin(a.current.Name)
 		for _, change := range additionsFirst(next.changes) {
 			if err := setServer(ctx, admin, change); err != nil {
-				a.synchronised = worker{} // some have moved
+				a.synchronised = worker{} // some have moved; synchronise moves the others
 				return err
 			}
 		}
-	}
-	a.current.Slots = next.slots
-	if err := a.trees.writeBackends(a.current); err != nil {
-		return err
 	}
 	a.Metrics.endpoints.Add(float64(len(next.changes)))
 	a.Metrics.applied("endpoints", time.Since(started))

@@ -33,7 +33,7 @@ type observed struct {
 	hsmWorker worker
 	// hsmAge of that worker.
 	hsmAge time.Duration
-	// leaving: the pod drains.
+	// leaving: the pod's ports close, or have closed.
 	leaving bool
 	// now, by the clock sinceBoot.
 	now time.Duration
@@ -182,12 +182,17 @@ func decide(in observed, me own) action {
 	if in.published == nil {
 		return decideClearing(in, me)
 	}
-	slots := haproxy.Assign(current.Revision, current.Slots, in.published.endpointsFor(current.Slots))
+	endpoints := in.published.endpointsFor(current.Slots)
+	slots := haproxy.Assign(current.Revision, current.Slots, endpoints)
 	changes, ok := haproxy.Changes(current.Revision, current.Slots, slots)
 	if !ok {
 		next := current.clone()
 		next.Slots = slots
-		return installable(in, install{current.Revision, next}, me)
+		if a := installable(in, install{current.Revision, next}, me); a != nil {
+			return a
+		}
+		slots = haproxy.Fit(current.Revision, current.Slots, endpoints)
+		changes, _ = haproxy.Changes(current.Revision, current.Slots, slots) // of the same size: always ok
 	}
 	if len(changes) > 0 {
 		return setServers{slots, changes}

@@ -93,6 +93,16 @@ func TestDecide(t *testing.T) {
 		}
 		s.refused = &refusal{key: a.key()}
 	}
+	// outgrow has a group whose 8 servers all have endpoints get a ninth, and one in
+	// place of that which goes.
+	outgrow := func(s *situation) {
+		var many []dataplane.Endpoint
+		for i := range 10 {
+			many = append(many, dataplane.Endpoint{Address: fmt.Sprintf("10.0.1.%d", i), Port: 80})
+		}
+		s.current.Slots = haproxy.Assign(firstRevision, haproxy.Slots{"shop:http": make([]haproxy.Slot, 8)}, dataplane.Endpoints{"shop:http": many[:8]})
+		s.published = want(firstRevision, 1, many[1:]...)
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*situation)
@@ -202,6 +212,20 @@ func TestDecide(t *testing.T) {
 			}
 			s.published = want(firstRevision, 1, many...)
 		}, "install first, generation 1, with pq:1"},
+		{"also where one of them goes", outgrow, "install first, generation 1, with pq:1"},
+		{"a pod that drains takes in what fits", func(s *situation) { outgrow(s); s.leaving = true }, "move g1-1 to 10.0.1.8"},
+		{"so does one whose HAProxy refused so many", func(s *situation) { outgrow(s); refuse(s) }, "move g1-1 to 10.0.1.8"},
+		{"what does not fit waits", func(s *situation) {
+			outgrow(s)
+			s.leaving = true
+			s.current.Slots = decide(s.observed, s.own).(setServers).slots
+		}, "nothing"},
+		{"and keeps nothing else waiting", func(s *situation) {
+			outgrow(s)
+			s.leaving = true
+			s.current.Slots = decide(s.observed, s.own).(setServers).slots
+			s.published.Target.Generation = 2
+		}, "note generation 2, Secret v-1"},
 		{"a group that is not named keeps its endpoints, also where the running revision is the one to run", func(s *situation) {
 			s.published.Endpoints = dataplane.Endpoints{"shop-v2:http": {there}}
 		}, "nothing"},

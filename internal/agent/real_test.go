@@ -502,27 +502,33 @@ func TestANewAgentTakesOver(t *testing.T) {
 	}
 }
 
+// endBeforeLoading ends the agent between making a tree current and loading it.
+func (w *world) endBeforeLoading() (trees trees, next string) {
+	w.t.Helper()
+	w.kill(w.agent)
+	trees.dir = w.dir + "/run"
+	name, err := trees.current()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	next = strings.TrimSuffix(name, "-1") + "-2"
+	if out, err := exec.Command("cp", "-a", trees.path(name), trees.path(next)).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := exec.Command("sh", "-c", fmt.Sprintf("cd %s && rm -f %s && sed -i s/%s/%s/ backends.cfg && chown %d backends.cfg", trees.path(next), adminSocket, name, next, podUser)).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	if err := trees.use(next); err != nil {
+		w.t.Fatal(err)
+	}
+	return trees, next
+}
+
 func TestAnAgentFinishesWhatAnEarlierOneBegan(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.runs(w.assignment.Stable)
-	w.kill(w.agent)
-	// A tree that is current but not loaded: the agent ended between the two.
-	trees := trees{dir: w.dir + "/run"}
-	name, err := trees.current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := strings.TrimSuffix(name, "-1") + "-2"
-	if out, err := exec.Command("cp", "-a", trees.path(name), trees.path(next)).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if out, err := exec.Command("sh", "-c", fmt.Sprintf("cd %s && rm -f %s && sed -i s/%s/%s/ backends.cfg && chown %d backends.cfg", trees.path(next), adminSocket, name, next, podUser)).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if err := trees.use(next); err != nil {
-		t.Fatal(err)
-	}
+	trees, next := w.endBeforeLoading()
 	w.startAgent()
 	w.statusIs("a reload", func(s dataplane.Status) bool { return s.Reloads == 1 && s.Running == w.assignment.Stable })
 	if names, _ := trees.names(); !slices.Equal(names, []string{next}) {
@@ -632,12 +638,54 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 	}
 }
 
+// drain starts the container's hook; finish waits for its end, and checks that the
+// kubelet would report no failure.
+func (w *world) drain(delay time.Duration) (finish func()) {
+	w.t.Helper()
+	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", delay.String())
+	var out strings.Builder
+	drain.Stdout, drain.Stderr = &out, &out
+	if err := drain.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		w.t.Helper()
+		if err := drain.Wait(); err != nil {
+			w.t.Errorf("drain: %v: %s", err, out.String())
+		}
+	}
+}
+
+// open says whether a port of the pod takes connections.
+func open(port int) bool {
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
 // A connection that a port has taken is served also when its ClientHello comes
 // after the port has closed.
 func TestDrainServesWhatAPortHasTaken(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.runs(w.assignment.Stable)
+	w.drainServesWhatAPortHasTaken()
+}
+
+// So it is where HAProxy does not run what it would start from.
+func TestDrainFindsTheWorkerOfAnEarlierConfiguration(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	w.endBeforeLoading()
+	w.drainServesWhatAPortHasTaken()
+}
+
+func (w *world) drainServesWhatAPortHasTaken() {
+	t := w.t
+	t.Helper()
 	pq, _ := w.clients()
 	address := fmt.Sprintf("127.0.0.1:%d", dualPort)
 	var taken []net.Conn
@@ -652,20 +700,8 @@ func TestDrainServesWhatAPortHasTaken(t *testing.T) {
 	if _, _, err := pq.get("/"); err != nil { // those before it have left the kernel's queue, too
 		t.Fatal(err)
 	}
-	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", "0s")
-	var out strings.Builder
-	drain.Stdout, drain.Stderr = &out, &out
-	if err := drain.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.eventually("the port is closed", func() error {
-		conn, err := net.Dial("tcp", address)
-		if err == nil {
-			conn.Close()
-			return errors.New("it takes connections")
-		}
-		return nil
-	})
+	finish := w.drain(0)
+	w.portCloses(dualPort)
 	served := 0
 	for i, conn := range taken {
 		if err := tls.Client(conn, pq.config).HandshakeContext(t.Context()); err != nil {
@@ -676,8 +712,61 @@ func TestDrainServesWhatAPortHasTaken(t *testing.T) {
 		conn.Close()
 	}
 	t.Logf("%d of %d connections were served", served, len(taken))
-	if err := drain.Wait(); err != nil {
-		t.Errorf("drain: %v: %s", err, out.String())
+	finish()
+}
+
+func (w *world) portCloses(port int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("port %d is closed", port), func() error {
+		if open(port) {
+			return errors.New("it takes connections")
+		}
+		return nil
+	})
+}
+
+// While nodes still send a pod that leaves new clients, it serves them what is
+// published. What is published later would open its ports again.
+func TestDrainTakesUpConfigurationsWhileItsPortsAreOpen(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.runs(w.assignment.Stable)
+	_, classical := w.clients()
+	const delay = 6 * time.Second
+	started := time.Now()
+	finish := w.drain(delay)
+	time.Sleep(time.Second)
+	publish := func(generation int64) dataplane.Target {
+		g := testGateway()
+		g.DrainTimeoutSeconds = 30 + int(generation)
+		defer w.publish()
+		return w.use(render(t, g), generation)
+	}
+	w.runs(publish(2))
+	if !open(classicalPort) {
+		t.Fatal("the port is closed already")
+	}
+	underWay := make(chan error, 1)
+	go func() {
+		_, _, err := classical.get("/?sleep=12s")
+		underWay <- err
+	}()
+	time.Sleep(time.Until(started.Add(delay + 2*time.Second))) // an earlier look would be a connection that comes
+	w.portCloses(classicalPort)
+	publish(3)
+	for {
+		select {
+		case err := <-underWay:
+			if err != nil {
+				t.Errorf("the request under way: %v", err)
+			}
+			finish()
+			return
+		case <-time.After(50 * time.Millisecond):
+			if open(classicalPort) {
+				t.Fatal("the port is open again")
+			}
+		}
 	}
 }
 
@@ -689,12 +778,7 @@ func TestDrainTakesConnectionsWhileTheyCome(t *testing.T) {
 	_, classical := w.clients()
 	const delay, late = time.Second, 3 * time.Second
 	started := time.Now()
-	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", delay.String())
-	var out strings.Builder
-	drain.Stdout, drain.Stderr = &out, &out
-	if err := drain.Start(); err != nil {
-		t.Fatal(err)
-	}
+	finish := w.drain(delay)
 	served := 0
 	for ; time.Since(started) < delay+late; time.Sleep(50 * time.Millisecond) {
 		if _, _, err := classical.get("/"); err != nil {
@@ -703,9 +787,7 @@ func TestDrainTakesConnectionsWhileTheyCome(t *testing.T) {
 		served++
 	}
 	t.Logf("%d connections were served", served)
-	if err := drain.Wait(); err != nil {
-		t.Errorf("drain: %v: %s", err, out.String())
-	}
+	finish()
 }
 
 func TestDrainFinishesWhatIsUnderWay(t *testing.T) {
@@ -724,12 +806,7 @@ func TestDrainFinishesWhatIsUnderWay(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	const delay = 5 * time.Second
 	started := time.Now()
-	drain := w.exec(w.haproxy, "/run/bin/qtls-agent", "drain", "--delay", delay.String())
-	var out strings.Builder
-	drain.Stdout, drain.Stderr = &out, &out
-	if err := drain.Start(); err != nil {
-		t.Fatal(err)
-	}
+	finish := w.drain(delay)
 	for time.Since(started) < 800*time.Millisecond { // the delay: new connections are taken
 		_, _, err := classical.get("/")
 		if took := time.Since(started); err != nil && took < delay { // a busy machine may take longer
@@ -742,9 +819,7 @@ func TestDrainFinishesWhatIsUnderWay(t *testing.T) {
 	if took := time.Since(started); took < delay {
 		t.Errorf("the request under way ended after %s: it was not under way", took)
 	}
-	if err := drain.Wait(); err != nil { // the kubelet would report a failed hook
-		t.Errorf("drain: %v: %s", err, out.String())
-	}
+	finish()
 	t.Logf("drained after %s", time.Since(started).Round(time.Millisecond))
 	ended := make(chan error, 1)
 	go func() { ended <- w.haproxy.Wait() }()

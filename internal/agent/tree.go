@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,8 +78,24 @@ func (t trees) admin(tree string) runtime.Admin {
 	return runtime.Admin{Socket: runtime.Socket(t.path(tree, adminSocket))}
 }
 
-// leaving says whether HAProxy's container drains. The file is for the agent's
-// to see, and goes when HAProxy's container starts again.
+// running is the tree whose worker takes connections, and what that says of
+// itself: the current tree, or another while the agent has not had HAProxy load
+// the current one yet, or has ended before it could.
+func (t trees) running(ctx context.Context) (string, runtime.Info, bool) {
+	current, _ := t.current()
+	others, _ := t.names()
+	others = slices.DeleteFunc(others, func(name string) bool { return name == current })
+	for _, name := range append([]string{current}, others...) {
+		info, err := t.admin(name).Info(ctx)
+		if err == nil && !info.Stopping {
+			return name, info, true
+		}
+	}
+	return "", runtime.Info{}, false
+}
+
+// leaving says whether HAProxy's container is about to close its ports, or has. The
+// file is for the agent's to see, and goes when HAProxy's container starts again.
 func (t trees) leaving() bool {
 	_, err := os.Stat(filepath.Join(t.dir, leavingFile))
 	return err == nil

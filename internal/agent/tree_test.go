@@ -118,6 +118,40 @@ func TestTreesFollowEachOther(t *testing.T) {
 	}
 }
 
+func TestTheTreeThatRunsIsThatWhoseWorkerTakesConnections(t *testing.T) {
+	trees := trees{dir: t.TempDir()}
+	worker := func(tree, stopping string) {
+		if err := os.MkdirAll(trees.path(tree), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if stopping != "" {
+			answerWith(t, string(trees.admin(tree).Socket), func(string) string {
+				return "Version: 3.2.26\nPid: 7\nStopping: " + stopping + "\n\n"
+			})
+		}
+	}
+	runs := func(want string) {
+		t.Helper()
+		if got, info, ok := trees.running(t.Context()); got != want || ok != (want != "") || ok && info.PID != 7 {
+			t.Errorf("%q runs (%+v, %v), want %q", got, info, ok, want)
+		}
+	}
+	runs("")
+	worker("ends-1", "1")
+	worker("next-3", "") // to be loaded
+	if err := trees.use("next-3"); err != nil {
+		t.Fatal(err)
+	}
+	runs("")
+	worker("serves-2", "0")
+	runs("serves-2")
+	worker("also-4", "0") // before the other by its name
+	if err := trees.use("serves-2"); err != nil {
+		t.Fatal(err)
+	}
+	runs("serves-2")
+}
+
 func TestATreeThatCannotBeWrittenLeavesNothing(t *testing.T) {
 	trees := trees{dir: t.TempDir()}
 	broken := firstRevision

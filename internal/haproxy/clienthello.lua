@@ -1,7 +1,8 @@
 -- Reads the ClientHello (RFC 8446, 4.1.2) at the head of a connection, for
--- what HAProxy itself does not tell: signature_algorithms_cert, and hellos that
--- come in several TLS records. It is also what refuses a server name where no
--- certificate is at hand for a TLS bind to do so.
+-- what HAProxy itself does not tell: signature_algorithms_cert, the curves that
+-- ECDSA keys may have in TLS 1.2, and hellos that come in several TLS records. It
+-- is also what refuses a server name where no certificate is at hand for a TLS
+-- bind to do so.
 --
 -- It never raises an error, and its work is bounded: max_records records of at
 -- most max_hello bytes altogether, looked at again when more has come.
@@ -9,6 +10,9 @@
 local max_hello = 49152 -- bytes; one with the largest key share, of FrodoKEM-1344, has 23,000
 local max_records = 64
 local wait = 2900 -- milliseconds that a hello has, a little less than inspect-delay
+
+-- ecdsa_scheme by the group that its keys are of: ecdsa_secp256r1_sha256 and so on.
+local ecdsa_scheme = { [0x0017] = "\4\3", [0x0018] = "\5\3", [0x0019] = "\6\3" }
 
 local function u16(s, i)
   local high, low = s:byte(i, i + 1)
@@ -54,7 +58,10 @@ end
 
 -- parse returns what the message says, or nil when it is malformed:
 --   name          the server name, in lower case; "" without one
---   schemes       the list of signature_algorithms, two bytes each; "" without
+--   schemes       the list of signature_algorithms, two bytes each; "" without.
+--                 In TLS 1.2 a scheme of ECDSA names no curve, and that of the
+--                 key has to be in supported_groups (RFC 8422, 5.1): where the
+--                 client sends those, schemes of other curves are left out
 --   cert_schemes  the list of signature_algorithms_cert, or else schemes
 --   tls13         whether the client supports TLS 1.3
 local function parse(s)
@@ -72,7 +79,7 @@ local function parse(s)
   end
   local i, final = vector(s, stop + 1, 2, last)
   if not i then return nil end
-  local seen = {}
+  local seen, unusable = {}, {}
   while i <= final do
     if i + 3 > final then return nil end
     local kind = u16(s, i)
@@ -85,6 +92,14 @@ local function parse(s)
       local a, b = vector(s, entry + 1, 2, entries)
       if not a then return nil end
       hello.name = s:sub(a, b):lower()
+    elseif kind == 10 then -- supported_groups
+      local a, b = vector(s, from, 2, to)
+      if not a or (b - a + 1) % 2 == 1 then return nil end
+      for _, scheme in pairs(ecdsa_scheme) do unusable[scheme] = "" end
+      for k = a, b - 1, 2 do
+        local scheme = ecdsa_scheme[u16(s, k)]
+        if scheme then unusable[scheme] = nil end
+      end
     elseif kind == 13 or kind == 50 then -- signature_algorithms, signature_algorithms_cert
       local a, b = vector(s, from, 2, to)
       if not a or (b - a + 1) % 2 == 1 then return nil end
@@ -99,6 +114,7 @@ local function parse(s)
     i = to + 1
   end
   hello.cert_schemes = hello.cert_schemes or hello.schemes
+  if not hello.tls13 then hello.schemes = hello.schemes:gsub("..", unusable) end
   return hello
 end
 

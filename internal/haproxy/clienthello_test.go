@@ -137,6 +137,37 @@ func TestWithoutSignatureAlgorithmsCertTheOtherListCounts(t *testing.T) {
 	}
 }
 
+// A scheme of ECDSA names a curve in TLS 1.3 alone (RFC 8422, 5.1).
+func TestInTLS12TheClientsGroupsSayWhichCurvesAKeyMayHave(t *testing.T) {
+	r := newReader(t)
+	all := []uint16{0x0403, 0x0503, 0x0603, 0x0804, 0x0905}
+	list := func(codes ...uint16) (b []byte) {
+		for _, c := range codes {
+			b = binary.BigEndian.AppendUint16(b, c)
+		}
+		return b
+	}
+	schemes := extension(13, vector(2, list(all...)))
+	groups := func(codes ...uint16) []byte { return extension(10, vector(2, list(codes...))) }
+	for _, c := range []struct {
+		what       string
+		extensions [][]byte
+		want       []uint16
+	}{
+		{"X25519 and P-256", [][]byte{schemes, groups(0x001d, 0x0017)}, []uint16{0x0403, 0x0804, 0x0905}},
+		{"groups before schemes", [][]byte{groups(0x0018, 0x0019), schemes}, []uint16{0x0503, 0x0603, 0x0804, 0x0905}},
+		{"every curve", [][]byte{schemes, groups(0x0017, 0x0018, 0x0019)}, all},
+		{"no curve", [][]byte{schemes, groups(0x001d)}, []uint16{0x0804, 0x0905}},
+		{"no groups", [][]byte{schemes}, all},
+		{"TLS 1.3", [][]byte{schemes, groups(0x001d, 0x0017), extension(43, vector(1, []byte{3, 4, 3, 3}))}, all},
+	} {
+		h, _ := r.of(t, built(c.extensions...))
+		if h == nil || !slices.Equal(h.schemes, c.want) || !slices.Equal(h.certSchemes, all) {
+			t.Errorf("%s: %+v, want the schemes %04x, and all for certificates", c.what, h, c.want)
+		}
+	}
+}
+
 func TestAHelloWithoutExtensionsIsRead(t *testing.T) {
 	message := built()
 	message = message[:len(message)-2] // not even the length of the extensions
@@ -203,6 +234,7 @@ func TestWhatIsNoHelloIsNotWaitedFor(t *testing.T) {
 		"a record that is too long": {22, 3, 1, 0x50, 0, 1},
 		"a version of SSL 2":        {22, 2, 0, 0, 4, 1, 0, 0, 0},
 		"a list of half a scheme":   built(extension(13, vector(2, []byte{9, 5, 4}))),
+		"a list of half a group":    built(extension(10, vector(2, []byte{0, 29, 0}))),
 		"an extension twice":        built(extension(13, vector(2, []byte{9, 5})), extension(13, vector(2, []byte{4, 3}))),
 		"a name that runs over":     built(name([]byte{0, 0, 200, 'a'})),
 		"an empty list of names":    built(name(nil)),
@@ -241,6 +273,14 @@ func serverReads(data []byte) *tls.ClientHelloInfo {
 		return nil, errors.New("seen")
 	}}).Handshake()
 	return seen
+}
+
+// keyMayBeOfItsCurve says whether a client of TLS 1.2 with these groups takes a
+// signature by a key of the scheme's curve.
+func keyMayBeOfItsCurve(s tls.SignatureScheme, groups []tls.CurveID) bool {
+	curve, ecdsa := map[tls.SignatureScheme]tls.CurveID{
+		tls.ECDSAWithP256AndSHA256: tls.CurveP256, tls.ECDSAWithP384AndSHA384: tls.CurveP384, tls.ECDSAWithP521AndSHA512: tls.CurveP521}[s]
+	return !ecdsa || len(groups) == 0 || slices.Contains(groups, curve)
 }
 
 // recording is a connection whose other side has said all that it says.
@@ -291,7 +331,9 @@ func FuzzClientHello(f *testing.F) {
 		if seen := serverReads(data); seen != nil {
 			var schemes []uint16
 			for _, s := range seen.SignatureSchemes {
-				schemes = append(schemes, uint16(s))
+				if h.tls13 || keyMayBeOfItsCurve(s, seen.SupportedCurves) {
+					schemes = append(schemes, uint16(s))
+				}
 			}
 			if h.name != strings.ToLower(seen.ServerName) || !slices.Equal(h.schemes, schemes) {
 				t.Errorf("the reader sees %q %04x, a server %q %04x", h.name, h.schemes, seen.ServerName, schemes)

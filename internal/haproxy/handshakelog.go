@@ -75,14 +75,12 @@ func groupName(s string) string {
 	return s
 }
 
-// listenerOf takes the listener's name out of a frontend's:
-// listener.<name>.<bind>.
+// listenerOf takes the listener's name out of a frontend's, as the log has it. A
+// line may say anything: what it takes is a whole name, listener.<name>.<bind>.
 func listenerOf(frontend string) (string, bool) {
-	parts := strings.Split(strings.TrimSuffix(frontend, "~"), ".")
-	if len(parts) != 3 || parts[0] != "listener" || parts[1] == "" {
-		return "", false
-	}
-	return parts[1], true
+	frontend = strings.TrimSuffix(frontend, "~")
+	listener, ok := ListenerOfFrontend(frontend)
+	return listener, ok && listener != "" && strings.Count(frontend, ".") == 2
 }
 
 // detail is the reason at the end of an OpenSSL error string:

@@ -1,10 +1,6 @@
 package haproxy
 
-import (
-	"strings"
-
-	"qtls.dev/qtls/internal/haproxy/runtime"
-)
+import "strings"
 
 // What the names of frontends and backends begin with. A listener's name has no
 // dot.
@@ -14,6 +10,15 @@ const (
 	listenerPrefix    = "listener." // listener.web.classical, which terminates TLS
 	backendPrefix     = "backend."  // backend.web has the Services
 )
+
+// IsSelection says whether a frontend chooses the bind.
+func IsSelection(frontend string) bool { return strings.HasPrefix(frontend, selectionPrefix) }
+
+// FrontendOfDestination is the frontend that a backend hands connections on to.
+func FrontendOfDestination(backend string) (frontend string, ok bool) {
+	bind, ok := strings.CutPrefix(backend, destinationPrefix)
+	return listenerPrefix + bind, ok
+}
 
 // ListenerOfFrontend is the listener that a frontend terminates TLS for.
 func ListenerOfFrontend(name string) (listener string, ok bool) {
@@ -25,31 +30,4 @@ func ListenerOfFrontend(name string) (listener string, ok bool) {
 // ListenerOfBackend is the listener whose Services a backend has.
 func ListenerOfBackend(name string) (listener string, ok bool) {
 	return strings.CutPrefix(name, backendPrefix)
-}
-
-// Selections are the frontends that choose a bind, and how many connections
-// wait in them: for their ClientHello, or for the bind to take them.
-func Selections(proxies []runtime.Proxy) (frontends []string, waiting int) {
-	taken, terminates := map[string]int{}, map[string]bool{}
-	for _, p := range proxies {
-		if listener, ok := ListenerOfFrontend(p.Name); ok && p.Frontend {
-			taken[p.Name] = p.Sessions
-			terminates[listener] = true
-		}
-	}
-	undecided := 0
-	for _, p := range proxies {
-		if p.Frontend && strings.HasPrefix(p.Name, selectionPrefix) {
-			frontends = append(frontends, p.Name)
-			undecided += p.Sessions
-		}
-		if bind, ok := strings.CutPrefix(p.Name, destinationPrefix); ok && !p.Frontend {
-			undecided -= p.Sessions
-			waiting += max(p.Sessions-taken[listenerPrefix+bind], 0) // it may have some of an old worker's, too
-		}
-		if listener, ok := ListenerOfBackend(p.Name); ok && !p.Frontend && !terminates[listener] { // passed through
-			undecided -= p.Sessions
-		}
-	}
-	return frontends, waiting + max(undecided, 0)
 }

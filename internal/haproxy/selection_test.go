@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -91,8 +93,9 @@ func (p *pod) connectOver(port int, server string, as func([]byte) [][]byte, gap
 	return client, nil
 }
 
-// dualPod serves ML-DSA-65 and ECDSA, each under its own family's issuer, and
-// on the next port ML-DSA-65 under the classical issuer, beside ECDSA.
+// dualPod serves ML-DSA-65 and ECDSA, each under its own family's issuer; on the
+// next port ML-DSA-65 under the classical issuer, beside ECDSA; on the third as on
+// the first, but classical first; and on the fourth ECDSA with P-384 before P-256.
 func dualPod(t *testing.T) *pod {
 	p := newPod(t)
 	postQuantum, classical := newIssuer(t, "ML-DSA-65"), newIssuer(t, "ECDSA-P256")
@@ -102,6 +105,7 @@ func dualPod(t *testing.T) *pod {
 		model.Port{Number: port + 1, Listeners: []model.Listener{https("mixed", []model.Hostname{host}, p.certificate(classical, "ML-DSA-65", anyScheme, host), ecdsa)}},
 		model.Port{Number: port + 2, Listeners: []model.Listener{
 			with(https("classical-first", []model.Hostname{host}, p.certificate(postQuantum, "ML-DSA-65", anyScheme, host), ecdsa), func(l *model.Listener) { l.Preference = v1alpha1.PreferClassical })}},
+		model.Port{Number: port + 3, Listeners: []model.Listener{https("curves", []model.Hostname{host}, p.certificate(classical, "ECDSA-P384", anyScheme, host), ecdsa)}},
 	), nil)
 	return p
 }
@@ -127,6 +131,9 @@ func TestEachClientGetsTheBestChainThatItCanVerify(t *testing.T) {
 		{"speaks TLS 1.2, and lists ML-DSA", openSSL("client", "-tls1_2"), port, isECDSA},
 		{"excludes ML-DSA from signature_algorithms_cert", goTLS(nil), port, isECDSA},
 		{"excludes it from there, but the chain is classical", goTLS(nil), port + 1, isMLDSA},
+		{"speaks TLS 1.2, without the curve of the first key", goTLS(func(c *tls.Config) {
+			c.MaxVersion, c.CurvePreferences = tls.VersionTLS12, []tls.CurveID{tls.X25519, tls.CurveP256}
+		}), port + 3, isECDSA},
 		{"needs a HelloRetryRequest", goTLS(func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.SecP384r1MLKEM1024} }), port, isECDSA},
 		{"needs a HelloRetryRequest, and takes ML-DSA", openSSL("client", "-groups", "*X448:SecP384r1MLKEM1024"), port, isMLDSA},
 	} {
@@ -136,6 +143,33 @@ func TestEachClientGetsTheBestChainThatItCanVerify(t *testing.T) {
 		if err != nil || h.KeyAlgorithm != tc.want {
 			t.Errorf("%s: %s (%v), want %s\n%s", tc.what, h.KeyAlgorithm, err, tc.want, out)
 		}
+	}
+}
+
+// Which of two curves a certificate's key has does not stand in the log.
+func TestEachClientGetsTheBestCurveThatItsGroupsAllow(t *testing.T) {
+	p := dualPod(t)
+	for _, tc := range []struct {
+		what   string
+		change func(*tls.Config)
+		want   elliptic.Curve
+	}{
+		{"TLS 1.2 with both curves", func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }, elliptic.P384()},
+		{"TLS 1.2 without P-384", func(c *tls.Config) {
+			c.MaxVersion, c.CurvePreferences = tls.VersionTLS12, []tls.CurveID{tls.X25519, tls.CurveP256}
+		}, elliptic.P256()},
+		{"TLS 1.3, whose schemes name the curve", func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256} }, elliptic.P384()},
+	} {
+		conn, err := p.dial(port+3, host, tc.change)
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+			continue
+		}
+		key, ok := conn.ConnectionState().PeerCertificates[0].PublicKey.(*ecdsa.PublicKey)
+		if !ok || key.Curve != tc.want {
+			t.Errorf("%s: a key of %T, %v, want %s", tc.what, conn.ConnectionState().PeerCertificates[0].PublicKey, key, tc.want.Params().Name)
+		}
+		leave(conn)
 	}
 }
 

@@ -28,11 +28,24 @@ type Slot struct {
 // that outgrows them is made anew, which needs a reload. Groups that the revision
 // does not name are left out.
 func Assign(revision dataplane.Revision, current Slots, endpoints dataplane.Endpoints) Slots {
+	return assignEach(revision, current, endpoints, roomFor)
+}
+
+// Fit is Assign for where there can be no reload: the groups keep the slots that
+// they have, and what does not fit is left out.
+func Fit(revision dataplane.Revision, current Slots, endpoints dataplane.Endpoints) Slots {
+	return assignEach(revision, current, endpoints, func(slots, _ int) int { return slots })
+}
+
+// assignEach group has size tell its slots, by those that it has and by its
+// endpoints.
+func assignEach(revision dataplane.Revision, current Slots, endpoints dataplane.Endpoints, size func(slots, endpoints int) int) Slots {
 	next := Slots{}
 	for _, b := range revision.Backends {
 		for _, g := range b.Groups {
 			if _, done := next[g.Name]; !done {
-				next[g.Name] = assign(current[g.Name], addressed(endpoints[g.Name]))
+				wanted := addressed(endpoints[g.Name])
+				next[g.Name] = assign(current[g.Name], wanted, size(len(current[g.Name]), len(wanted)))
 			}
 		}
 	}
@@ -48,12 +61,17 @@ func addressed(endpoints []dataplane.Endpoint) []dataplane.Endpoint {
 	})
 }
 
-func assign(current []Slot, endpoints []dataplane.Endpoint) []Slot {
-	size := len(current)
-	if size == 0 || len(endpoints) > size {
-		twice := 2 * len(endpoints)
-		size = max(minSlots, 1<<bits.Len(uint(max(twice-1, 0)))) // a power of two
+// roomFor endpoints: the slots that there are, or where those are too few, twice as
+// many as the endpoints.
+func roomFor(slots, endpoints int) int {
+	if slots > 0 && endpoints <= slots {
+		return slots
 	}
+	twice := 2 * endpoints
+	return max(minSlots, 1<<bits.Len(uint(max(twice-1, 0)))) // a power of two
+}
+
+func assign(current []Slot, endpoints []dataplane.Endpoint, size int) []Slot {
 	next := make([]Slot, size)
 	var homeless []dataplane.Endpoint
 	for _, e := range endpoints {

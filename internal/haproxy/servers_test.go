@@ -57,6 +57,30 @@ func TestAGroupGrowsToTwiceItsEndpoints(t *testing.T) {
 	}
 }
 
+// Where there can be no reload, one group that outgrows its slots keeps no other
+// from its endpoints, and has as many as fit.
+func TestWhatFitsNeedsNoReload(t *testing.T) {
+	before := Assign(twoGroups, nil, dataplane.Endpoints{"shop:http": addresses(1, 5), "canary:http": addresses(100, 101)})
+	now := dataplane.Endpoints{"shop:http": addresses(3, 13), "canary:http": addresses(101, 102)}
+	after := Fit(twoGroups, before, now)
+	if diff := cmp.Diff([]string{"10.0.0.9", "10.0.0.10", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "10.0.0.8"}, held(after["shop:http"])); diff != "" {
+		t.Errorf("the group that outgrows its slots (-want +got):\n%s", diff)
+	}
+	if got := held(after["canary:http"])[:2]; got[0] != "-" || got[1] != "10.0.0.101" {
+		t.Errorf("another group: %v", got)
+	}
+	if _, ok := Changes(twoGroups, before, after); !ok {
+		t.Error("it needs a reload")
+	}
+	if changes, ok := Changes(twoGroups, after, Fit(twoGroups, after, now)); !ok || len(changes) > 0 {
+		t.Errorf("what fits already moves: %v, %v", changes, ok)
+	}
+	roomy := dataplane.Endpoints{"shop:http": addresses(3, 6)}
+	if diff := cmp.Diff(Assign(twoGroups, before, roomy), Fit(twoGroups, before, roomy)); diff != "" {
+		t.Errorf("where all fit (-as assigned +as fitted):\n%s", diff)
+	}
+}
+
 // An application that is rolled has up to twice its pods for a while.
 func TestANewGroupHasRoomForTwiceItsEndpoints(t *testing.T) {
 	for n := range 100 {

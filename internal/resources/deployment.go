@@ -2,6 +2,7 @@ package resources
 
 import (
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +21,8 @@ const (
 	tokenVolume    = "token"
 	agentTLSVolume = "agent-tls"
 
-	// uid of both containers: that of the image.
-	uid = 65532
 	// graceBeyondDrain is what a pod needs to end after its drain has.
 	graceBeyondDrain = 10
-	// graceWithinDrain is for connections that come late, and those that are being handed on: internal/agent, Drain.
-	graceWithinDrain = 10
 )
 
 // Deployment of the gateway's pods.
@@ -56,10 +53,12 @@ func Deployment(g *v1alpha1.QTLSGateway, s Settings) *appsv1.Deployment {
 }
 
 // Replicas that are wanted.
-func Replicas(g *v1alpha1.QTLSGateway) int32 { return ptr.Deref(g.Spec.Replicas, 2) }
+func Replicas(g *v1alpha1.QTLSGateway) int32 {
+	return ptr.Deref(g.Spec.Replicas, v1alpha1.DefaultReplicas)
+}
 
 func drain(g *v1alpha1.QTLSGateway) (delay, timeout int32) {
-	return ptr.Deref(g.Spec.Drain.DelaySeconds, 5), ptr.Deref(g.Spec.Drain.TimeoutSeconds, 30)
+	return ptr.Deref(g.Spec.Drain.DelaySeconds, v1alpha1.DefaultDrainDelaySeconds), ptr.Deref(g.Spec.Drain.TimeoutSeconds, v1alpha1.DefaultDrainTimeoutSeconds)
 }
 
 func podSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
@@ -68,16 +67,16 @@ func podSpec(g *v1alpha1.QTLSGateway, s Settings) corev1.PodSpec {
 		ServiceAccountName:            Name(g.Name),
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
-		TerminationGracePeriodSeconds: ptr.To(int64(delay + graceWithinDrain + timeout + graceBeyondDrain)),
+		TerminationGracePeriodSeconds: ptr.To(int64(delay + timeout + int32(haproxy.DrainExtra/time.Second) + graceBeyondDrain)),
 		ImagePullSecrets:              pullSecrets(s),
 		NodeSelector:                  g.Spec.NodeSelector,
 		Tolerations:                   g.Spec.Tolerations,
 		TopologySpreadConstraints:     spread(g),
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsNonRoot:   ptr.To(true),
-			RunAsUser:      ptr.To[int64](uid),
-			RunAsGroup:     ptr.To[int64](uid),
-			FSGroup:        ptr.To[int64](uid),
+			RunAsUser:      ptr.To[int64](UID),
+			RunAsGroup:     ptr.To[int64](UID),
+			FSGroup:        ptr.To[int64](UID),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			// Ports below 1024 without a capability. It is a safe sysctl, of
 			// the pod's own network namespace.

@@ -3,10 +3,12 @@ package runtime
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -39,6 +41,9 @@ func (a Admin) Hold(ctx context.Context) (*Hold, error) {
 // Info asks for the worker's state. io.EOF: it has ended.
 func (h *Hold) Info() (Info, error) {
 	answer, err := h.ask("show info")
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		err = io.EOF // which of the three it is depends on the moment
+	}
 	if err != nil {
 		return Info{}, err
 	}

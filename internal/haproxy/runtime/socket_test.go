@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -72,6 +73,53 @@ func TestARefusedCertificateIsAborted(t *testing.T) {
 	}
 }
 
+// What is said of a transaction, a lock or memory is not about the certificate:
+// the same is tried again.
+func TestAnAnswerAboutSomethingElseIsNoRefusal(t *testing.T) {
+	const own = "abort ssl cert certs/a.pem\n"
+	for _, c := range []struct{ name, at, answer, aborts string }{
+		{"locked at set", "set", "Can't update the certificate!\nOperations on certificates are currently locked!\n\n", own},
+		{"locked at commit", "commit", "Can't commit the certificate!\nOperations on certificates are currently locked!\n\n", own},
+		{"no memory for a buffer", "set", "Can't allocate memory\nCan't update certs/a.pem!\n\n", own},
+		{"no memory for a copy", "set", "Cannot allocate memory!\nCan't update certs/a.pem!\n\n", own},
+		{"somebody has aborted it", "commit", "No ongoing transaction! !\nCan't commit certs/a.pem!\n\n", own},
+		{"another file's is open", "set", "The ongoing transaction is about 'certs/b.pem' but you are trying to set 'certs/a.pem'\nCan't update certs/a.pem!\n\n", "abort ssl cert certs/b.pem\n"},
+		{"another file's has taken the payload", "commit", "The ongoing transaction is about 'certs/b.pem' but you are trying to set 'certs/a.pem'\nCan't commit certs/a.pem!\n\n", "abort ssl cert certs/b.pem\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := listen(t, func(command string) string {
+				switch {
+				case strings.HasPrefix(command, c.at):
+					return c.answer
+				case strings.HasPrefix(command, "set ssl cert"):
+					return "Transaction updated for certificate certs/b.pem!\n\n"
+				}
+				return "Transaction aborted for certificate!\n\n"
+			})
+			err := Admin{l.Socket}.SetCertificate(t.Context(), "certs/a.pem", []byte("A\n"))
+			var refused *Refusal
+			if first, _, _ := strings.Cut(c.answer, "\n"); err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), first) {
+				t.Errorf("error: %v, refusal: %v", err, refused)
+			}
+			if last := l.told[len(l.told)-1]; last != c.aborts {
+				t.Errorf("told %q last, want %q", last, c.aborts)
+			}
+		})
+	}
+}
+
+// A file may be called as it likes.
+func TestARefusalIsAboutTheContentWhateverTheFileIsCalled(t *testing.T) {
+	const file = "certs/allocate-memory.ongoing-transaction.pem"
+	l := listen(t, func(string) string {
+		return "unable to load certificate from file '" + file + "': bad end line.\nCan't load the payload\nCan't update " + file + "!\n\n"
+	})
+	var refused *Refusal
+	if err := (Admin{l.Socket}).SetCertificate(t.Context(), file, []byte("A\n")); !errors.As(err, &refused) {
+		t.Errorf("error: %v", err)
+	}
+}
+
 // A worker that ends in mid-command has refused nothing: the same is tried again.
 func TestACutAnswerIsNoRefusal(t *testing.T) {
 	for name, answer := range map[string]string{"nothing": "", "half a line": "Transaction crea", "a line": "Loading certificates/a.pem\n"} {
@@ -83,6 +131,43 @@ func TestACutAnswerIsNoRefusal(t *testing.T) {
 				t.Errorf("error: %v", err)
 			}
 		})
+	}
+}
+
+func TestAHoldTellsTheWorkersEndFromAnAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	go func() {
+		conn, err := socket.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		commands := bufio.NewScanner(conn)
+		for _, answer := range []string{"", showInfo, "Permission denied"} {
+			commands.Scan()
+			_, _ = io.WriteString(conn, answer+prompt)
+		}
+	}()
+	hold, err := (Admin{Socket(path)}).Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Release()
+	if info, err := hold.Info(); err != nil || info.PID != 7 {
+		t.Errorf("an answer: %+v, %v", info, err)
+	}
+	if _, err := hold.Info(); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("an answer that does not parse: %v", err)
+	}
+	for range 2 { // the second finds that there is nobody to write to
+		if _, err := hold.Info(); !errors.Is(err, io.EOF) {
+			t.Errorf("the end: %v", err)
+		}
 	}
 }
 

@@ -8,13 +8,19 @@ import (
 	"time"
 )
 
-// CPUTime is what the worker's threads have used since they began.
-func (a Admin) CPUTime(ctx context.Context) (time.Duration, error) {
-	answer, err := a.do(ctx, "show threads")
+// Usage is the worker's state, and what its threads have used since they began, in one
+// answer: a worker without CPU takes seconds for each.
+func (a Admin) Usage(ctx context.Context) (Info, time.Duration, error) {
+	answer, err := a.do(ctx, "show info;show threads")
 	if err != nil {
-		return 0, err
+		return Info{}, 0, err
 	}
-	return parseThreads(answer)
+	info, err := parseInfo(answer)
+	if err != nil {
+		return Info{}, 0, err
+	}
+	used, err := parseThreads(answer)
+	return info, used, err
 }
 
 // threadTime is each thread's own clock (CLOCK_THREAD_CPUTIME_ID), in nanoseconds.

@@ -5,6 +5,20 @@ import (
 	"testing"
 )
 
+// A worker that is throttled takes seconds for each answer.
+func TestAWorkersUsageIsOneAnswer(t *testing.T) {
+	l := listen(t, func(string) string {
+		return "Version: 3.2.26\nPid: 8\nStart_time_sec: 1700000000\nCurrConns: 7\nCumSslConns: 1234\n\n" + threads
+	})
+	info, used, err := (Admin{l.Socket}).Usage(t.Context())
+	if err != nil || info.PID != 8 || info.Started != 1700000000 || info.Connections != 7 || info.TLSConnections != 1234 || used != 26969920+175099 {
+		t.Errorf("%+v, %d, %v", info, used, err)
+	}
+	if len(l.told) != 1 || l.told[0] != "show info;show threads\n" {
+		t.Errorf("told %q", l.told)
+	}
+}
+
 const threads = `* Thread 1 : id=0x7f3d4be54400 act=1 glob=0 wq=1 rq=0 tl=0 tlsz=0 rqsz=0
       1/1    loops=4 ctxsw=11 stuck=0 prof=0 harmless=0 isolated=0
              cpu_ns: poll=26943882 now=26969920 diff=26038

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -115,7 +116,8 @@ const MaxCertificate = 60000
 
 // SetCertificate has the worker serve another chain and key in place of the
 // file's, from the next handshake on. It is a transaction: a chain or key that
-// HAProxy refuses (*Refusal) changes nothing.
+// HAProxy refuses (*Refusal) changes nothing. What keeps HAProxy from it and is
+// not about their content is another error.
 func (a Admin) SetCertificate(ctx context.Context, file string, pem []byte) error {
 	name := escape(file)
 	answer, err := a.do(ctx, "set ssl cert "+name+" <<\n"+payload(pem))
@@ -123,17 +125,39 @@ func (a Admin) SetCertificate(ctx context.Context, file string, pem []byte) erro
 		return err
 	}
 	if !strings.Contains(answer, "Transaction created") && !strings.Contains(answer, "Transaction updated") {
-		a.abort(ctx, name)
-		return &Refusal{Message(answer)}
+		return a.notSet(ctx, name, answer)
 	}
 	answer, err = a.do(ctx, "commit ssl cert "+name)
-	if err == nil && !strings.Contains(answer, "Success!") {
-		err = &Refusal{Message(answer)}
-	}
 	if err != nil {
 		a.abort(ctx, name)
+		return err
 	}
-	return err
+	if !strings.Contains(answer, "Success!") {
+		return a.notSet(ctx, name, answer)
+	}
+	return nil
+}
+
+var (
+	// otherTransaction names the file of the one transaction that there is. `set`
+	// may have taken the payload into it, and only `commit` says so.
+	otherTransaction = regexp.MustCompile(`ongoing transaction is about '([^']+)'`)
+	// passing is what HAProxy says whatever the chain and key are. No name of a
+	// file has spaces.
+	passing = regexp.MustCompile(`(?i)ongoing transaction|operations on certificates are currently locked|alloc(ate)? memory|not enough memory`)
+)
+
+// notSet ends the open transaction, also where an agent that has ended left it
+// for another file, and says what the answer means.
+func (a Admin) notSet(ctx context.Context, name, answer string) error {
+	if other := otherTransaction.FindStringSubmatch(answer); other != nil {
+		name = escape(other[1])
+	}
+	a.abort(ctx, name)
+	if passing.MatchString(answer) {
+		return fmt.Errorf("set ssl cert: %s", Message(answer))
+	}
+	return &Refusal{Message(answer)}
 }
 
 // abort forgets an open transaction, so that the next can begin. That there is
