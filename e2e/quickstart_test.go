@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,15 +22,16 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 )
 
-// apply server-side applies a file of objects into the namespace, as `kubectl apply --server-side -n` does.
-func (n namespace) apply(file string) []*unstructured.Unstructured {
+// apply server-side applies a file of objects into the namespace, as `kubectl apply --server-side -n` does. What is to be
+// replaced in it comes in pairs: the old text, and the new one.
+func (n namespace) apply(file string, replace ...string) []*unstructured.Unstructured {
 	n.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		n.Fatal(err)
 	}
 	var applied []*unstructured.Unstructured
-	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+	for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(strings.NewReplacer(replace...).Replace(string(text))), 4096); ; {
 		o := &unstructured.Unstructured{}
 		err := documents.Decode(o)
 		if errors.Is(err, io.EOF) {
@@ -127,7 +127,7 @@ func TestSamples(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			n := namespace{t, n.name}
 			start := time.Now()
-			objects := n.apply(file)
+			objects := n.apply(file, "--every=1m", "--every=2s") // the session's summaries
 			if filepath.Base(file) == "hsm-module.yaml" {
 				luna := &v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "luna"}}
 				tells(t, waitCondition(t, luna, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDaemonNotReady, forReady), "luna-luna-a-hsmd", "luna-luna-b-hsmd")
@@ -135,14 +135,39 @@ func TestSamples(t *testing.T) {
 				waitAll(t, objects)
 			}
 			result(t, "%d objects, as they shall be after %.1f s", len(objects), time.Since(start).Seconds())
-			if filepath.Base(file) == "client-auth.yaml" {
+			switch filepath.Base(file) {
+			case "client-auth.yaml":
 				n.partners()
+			case "latency-session.yaml":
+				n.sessionSums()
 			}
 			for _, o := range objects {
 				remove(t, o)
 			}
 		})
 	}
+}
+
+// sessionSums waits for a summary in the session's log that is of samples alone, and of no failures.
+func (n namespace) sessionSums() {
+	n.Helper()
+	eventually(n.T, forReady, "the session has a summary without failures", func(ctx context.Context) (bool, string) {
+		var text []byte
+		for _, p := range n.pods(ctx, map[string]string{"app": "latency-session"}) {
+			log, err := cluster.clientset.CoreV1().Pods(n.name).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+			if err != nil {
+				return false, err.Error()
+			}
+			text = append(text, log...)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, " p50 ") && !strings.Contains(line, " failed ") {
+				result(n.T, "%s", strings.TrimSpace(line))
+				return true, ""
+			}
+		}
+		return false, string(text)
+	})
 }
 
 // partners are let in with the certificates that the sample makes for them, and not with a server's.
@@ -168,18 +193,23 @@ func (n namespace) partners() {
 	n.mustRefuse(openssl35, as("partners-ml-dsa-65"))
 }
 
-// waitAll waits until those of the objects that have a condition Ready are.
+// waitAll waits until those of the objects that have a condition Ready are, and Deployments have all their pods.
 func waitAll(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	for _, o := range objects {
 		group, kind := o.GroupVersionKind().Group, o.GetKind()
 		// A benchmark is not ready at some time: it runs, and other tests see to that.
-		if (group != v1alpha1.GroupName || kind == "QTLSPolicy" || kind == "QTLSBenchmark") && group != "cert-manager.io" && kind != "Pod" {
+		if (group != v1alpha1.GroupName || kind == "QTLSPolicy" || kind == "QTLSBenchmark") && group != "cert-manager.io" && kind != "Pod" && kind != "Deployment" {
 			continue
 		}
 		eventually(t, forReady, kind+" "+o.GetName()+" is ready", func(ctx context.Context) (bool, string) {
 			if ok, state := get(ctx, o); !ok {
 				return false, state
+			}
+			if kind == "Deployment" {
+				want, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+				available, _, _ := unstructured.NestedInt64(o.Object, "status", "availableReplicas")
+				return available == want, fmt.Sprintf("%d of %d pods are available", available, want)
 			}
 			all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 			for _, c := range all {

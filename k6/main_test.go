@@ -166,7 +166,9 @@ func TestMistakesInAScriptEndTheRunAndAreNamed(t *testing.T) {
 		`new Client({ host, port, sni, ca, sigalgs: 'mldsa65' });`:    `option "sigalgs" is unknown: there are`,
 		`new Client({ host, port, sni, ca, groups: ['MLKEM1025'] });`: `option groups: `,
 		`new Client();`: `0 arguments: give one object with the options`,
-		`new Client({ host, port, sni, ca }).handshake();`: `not while the script is loaded`,
+		`new Client({ host, port, sni, ca }).handshake();`:              `not while the script is loaded`,
+		`new Client({ host, port, sni, ca }).handshake({ path: '/' });`: `handshake: argument 1 is more than it takes`,
+		`new Client({ host, port, sni, ca }).request({}, 200);`:         `request: argument 2 is more than it takes`,
 	} {
 		if got, log := script(t, s, line+"\nexport default function () {}"); got != nil || !strings.Contains(log, want) {
 			t.Errorf("%s\nlogged %s\nwant %s", line, log, want)

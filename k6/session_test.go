@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -127,8 +128,41 @@ func TestASessionSamplesAGateway(t *testing.T) {
 			t.Errorf("metrics have no %s:\n%s", want, metrics)
 		}
 	}
+	values := map[string]float64{}
+	for line := range strings.Lines(string(metrics)) {
+		if at := strings.LastIndexByte(line, ' '); !strings.HasPrefix(line, "#") {
+			if values[line[:at]], err = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+		}
+	}
 	rest := s.end()
 	all := summaries(t, file)
+	target := `target="127.0.0.1:` + strconv.Itoa(server.Port) + ` (server.example)"}`
+	last := slices.IndexFunc(all, func(one session.Summary) bool {
+		return float64(one.End.UnixMilli())/1000 == values["qtls_session_end_timestamp_seconds{"+target]
+	})
+	if last < 0 {
+		t.Fatalf("metrics are of none of the summaries %v:\n%s", all, metrics)
+	}
+	for name, want := range map[string]float64{
+		`latency_seconds{statistic="min",`: all[last].Min.Seconds(), `latency_seconds{statistic="p50",`: all[last].P50.Seconds(),
+		`latency_seconds{statistic="p99",`: all[last].P99.Seconds(), `latency_seconds{statistic="max",`: all[last].Max.Seconds(),
+		`time_share{of="server",`: all[last].ServerShare, `time_share{of="network",`: all[last].NetworkShare, `failures_total{class="Timeout",`: 0,
+	} {
+		if got, there := values["qtls_session_"+name+target]; !there || got != want {
+			t.Errorf("%s%s is %v, want %v", name, target, got, want)
+		}
+	}
+	var before, ever float64 // samples up to that summary, and to the end
+	for i, one := range all {
+		if ever += float64(one.Samples); i == last {
+			before = ever
+		}
+	}
+	if got := values["qtls_session_samples_total{"+target]; got < before || got > ever {
+		t.Errorf("%v samples, want %v to %v", got, before, ever)
+	}
 	if len(all) < 3 || !strings.HasSuffix(rest, all[len(all)-1].String()+"\n") {
 		t.Errorf("%d summaries; the last lines of the console are %q", len(all), rest)
 	}
@@ -178,12 +212,20 @@ func TestASessionGoesOnWithoutItsPeer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sessions")
 	s := startSession(t, nil, "--host=127.0.0.1", "--port="+strconv.Itoa(l.Addr().(*net.TCPAddr).Port), "--sni=server.example", "--ca="+c.File,
 		"--interval=10ms", "--every=200ms", "--path=", "--file="+file)
-	for !strings.Contains(s.line(), "failed") {
+	line := s.line()
+	for !strings.Contains(line, "failed") {
+		line = s.line()
+	}
+	if !regexp.MustCompile(`, Reset failed \d+(, \d+ missed)?; Reset: ".+"$`).MatchString(line) {
+		t.Errorf("the line does not say what one of the failures said: %s", line)
 	}
 	close(back)
 	for !strings.Contains(s.line(), "p50") {
 	}
 	s.end()
+	if content, err := os.ReadFile(file); err != nil || !bytes.Contains(content, []byte(`"messages":{"Reset":"`)) {
+		t.Errorf("the file does not either, %v:\n%s", err, content)
+	}
 	failures := map[shard.Failure]int64{}
 	for _, one := range summaries(t, file) {
 		for class, n := range one.Failures {
@@ -217,6 +259,27 @@ func TestASessionOfSomeTimeEndsByItself(t *testing.T) {
 	}
 }
 
+func TestASessionHasACertificateOfItsOwnAndVersionsOfTLS(t *testing.T) {
+	t.Parallel() // it waits, mostly
+	c, own := haproxytest.NewCertificate(t, haproxytest.ECDSA...), haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "ssl-max-ver TLSv1.2 ca-file "+own.File+" verify required")
+	versions, certificate := []string{"--min-version=1.2", "--max-version=1.2"}, []string{"--certificate=" + own.File, "--key=" + own.File}
+	for name, test := range map[string]struct {
+		args   []string
+		serves bool
+	}{
+		"both":                          {slices.Concat(versions, certificate), true},
+		"TLS 1.3 only, as by default":   {certificate, false},
+		"no certificate, as by default": {versions, false},
+	} {
+		out, log, err := program(t, nil, append([]string{"session", "--host=127.0.0.1", "--port=" + strconv.Itoa(server.Port), "--sni=server.example", "--ca=" + c.File,
+			"--interval=50ms", "--duration=300ms"}, test.args...)...)
+		if err != nil || strings.Contains(out, "p99") != test.serves || strings.Contains(out, "failed") == test.serves {
+			t.Errorf("%s: %v: %q\n%s", name, err, out, log)
+		}
+	}
+}
+
 func TestWhatASessionRefuses(t *testing.T) {
 	s := startServer(t)
 	for want, args := range map[string][]string{
@@ -229,6 +292,10 @@ func TestWhatASessionRefuses(t *testing.T) {
 		"--interval 0s: give 1ms or more":     {"--host=127.0.0.1", "--ca=" + s.ca, "--interval=0"},
 		"--duration -1s: give 0 or more":      {"--host=127.0.0.1", "--ca=" + s.ca, "--duration=-1s"},
 		`"now": there are flags only`:         {"--host=127.0.0.1", "--ca=" + s.ca, "now"},
+		"--status 200: with an empty --path":  {"--host=127.0.0.1", "--ca=" + s.ca, "--path=", "--status=200"},
+		"--key: open /nowhere":                {"--host=127.0.0.1", "--ca=" + s.ca, "--certificate=" + s.ca, "--key=/nowhere"},
+		"option key is missing":               {"--host=127.0.0.1", "--ca=" + s.ca, "--certificate=" + s.ca},
+		"option maxVersion: ":                 {"--host=127.0.0.1", "--ca=" + s.ca, "--max-version=1.1"},
 		"--file: open /nowhere/sessions":      {"--host=127.0.0.1", "--ca=" + s.ca, "--file=/nowhere/sessions"},
 		"--metrics: listen tcp: address 9090": {"--host=127.0.0.1", "--ca=" + s.ca, "--metrics=9090"},
 	} {

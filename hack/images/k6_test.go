@@ -26,8 +26,9 @@ func TestGoInTheRootSeesNothingElseOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// What k6/ imports of the root module is part of the program's key.
-func TestTheKeyOfK6CoversWhatItImports(t *testing.T) {
+// importsOfK6 are the packages of the root module that k6/ is linked with.
+func importsOfK6(t *testing.T) []string {
+	t.Helper()
 	imports := regexp.MustCompile(`"qtls\.dev/qtls/(internal/[^"]+)"`)
 	root := filepath.Join("..", "..")
 	used := map[string]bool{}
@@ -51,7 +52,28 @@ func TestTheKeyOfK6CoversWhatItImports(t *testing.T) {
 		}
 	}
 	look(k6Module)
-	if got := sortedKeys(used); !slices.Equal(got, programs["qtls-k6"].uses) {
+	return sortedKeys(used)
+}
+
+// What k6/ imports of the root module is part of the program's key.
+func TestTheKeyOfK6CoversWhatItImports(t *testing.T) {
+	if got := importsOfK6(t); !slices.Equal(got, programs["qtls-k6"].uses) {
 		t.Errorf("k6/ imports %q, the catalogue says %q", got, programs["qtls-k6"].uses)
+	}
+}
+
+// Who gets the image has to be told of all that is in the program, under the AGPL-3.0 as a whole.
+func TestTheNoticeOfK6NamesWhatItIsLinkedWith(t *testing.T) {
+	linked := importsOfK6(t)
+	for _, path := range []string{"images/k6/NOTICE", "k6/README.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`internal/[a-z/]*[a-z]`).FindAllString(string(text), -1)
+		slices.Sort(named)
+		if named = slices.Compact(named); !slices.Equal(named, linked) {
+			t.Errorf("%s names %q, k6/ is linked with %q", path, named, linked)
+		}
 	}
 }

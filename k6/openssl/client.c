@@ -294,6 +294,7 @@ static void fill(qtls_connection *k, qtls_report *r) {
 	snprintf(r->group, sizeof r->group, "%s", group ? group : "none"); // RSA key exchange, and TLS 1.2 resumed
 	if (!r->resumed && SSL_get0_peer_signature_name(ssl, &name) && name) snprintf(r->signature_algorithm, sizeof r->signature_algorithm, "%s", name);
 	r->hello_retry = k->client->hello_retry;
+	r->tickets = k->client->tickets; // those of TLS 1.2 come in the handshake
 	r->certificate_bytes = k->client->certificate_bytes;
 	r->bytes_received = BIO_number_read(SSL_get_rbio(ssl));
 	r->bytes_sent = BIO_number_written(SSL_get_wbio(ssl));
@@ -375,16 +376,23 @@ qtls_connection *qtls_connect(qtls_client *c, const char *address, int port, con
 	return k;
 }
 
-int qtls_read(qtls_connection *k, void *buffer, int size, qtls_report *r) {
+// receive reads into a buffer and returns how many bytes: 0 is the end, below 0 a failure. With tickets to wait for it also
+// returns 0 as soon as so many have come. It looks at the clock each time: a server that always has more to say is never waited
+// for, and would be read for ever.
+static int receive(qtls_connection *k, void *buffer, int size, int tickets, qtls_report *r) {
 	for (;;) {
+		if (qtls_now() >= k->deadline) return fail(r, QTLS_TIMEOUT, "the time limit passed");
 		ERR_clear_error();
 		errno = 0;
 		int n = SSL_read(k->ssl, buffer, size);
 		r->tickets = k->client->tickets;
 		if (n > 0) return n;
+		if (tickets > 0 && r->tickets >= tickets) return 0;
 		if ((n = ended(k, n, r)) != 1) return n;
 	}
 }
+
+int qtls_read(qtls_connection *k, void *buffer, int size, qtls_report *r) { return receive(k, buffer, size, 0, r); }
 
 int qtls_write(qtls_connection *k, const void *buffer, int size, qtls_report *r) {
 	for (;;) {
@@ -396,36 +404,32 @@ int qtls_write(qtls_connection *k, const void *buffer, int size, qtls_report *r)
 	}
 }
 
+// say_goodbye reads until the server has closed its side.
+static int say_goodbye(qtls_connection *k, qtls_report *r) {
+	char rest[16 << 10];
+	int n;
+	ERR_clear_error();
+	SSL_shutdown(k->ssl);
+	while ((n = receive(k, rest, sizeof rest, 0, r)) > 0) {
+	}
+	if (n < 0 && r->failure == QTLS_RESET) { // closed without a close_notify, which is no failure of the handshake
+		r->failure = QTLS_OK;
+		r->message[0] = 0;
+		n = 0;
+	}
+	return n;
+}
+
 int qtls_await_tickets(qtls_connection *k, int tickets, qtls_report *r) {
-	char byte;
-	int n = 1;
-	if (tickets == 0 || SSL_session_reused(k->ssl)) { // there may be no new one
-		ERR_clear_error();
-		SSL_shutdown(k->ssl);
-		while (n > 0) n = qtls_read(k, &byte, 1, r);
-		if (n < 0 && r->failure == QTLS_RESET) { // closed without a close_notify, which is no failure of the handshake
-			r->failure = QTLS_OK;
-			r->message[0] = 0;
-			n = 0;
-		}
-		return n;
-	}
-	if (SSL_version(k->ssl) < TLS1_3_VERSION) return 0; // theirs came in the handshake
-	while (k->client->tickets < tickets) {
-		ERR_clear_error();
-		errno = 0;
-		n = SSL_read(k->ssl, &byte, 1);
-		if (n > 0 || k->client->tickets >= tickets) break; // a server that speaks first has said enough
-		n = ended(k, n, r);
-		if (n == 0) return fail(r, QTLS_RESET, "the server closed the connection before it sent a session ticket");
-		if (n < 0) {
-			if (r->failure == QTLS_TIMEOUT)
-				fail(r, QTLS_TIMEOUT, "no session ticket came within the time limit; option tickets: 0 is for servers that send none");
-			return -1;
-		}
-	}
-	r->tickets = k->client->tickets;
-	return 0;
+	char rest[16 << 10];
+	if (tickets == 0 || SSL_session_reused(k->ssl)) return say_goodbye(k, r); // there may be no new one
+	if (SSL_version(k->ssl) < TLS1_3_VERSION || r->tickets >= tickets) return 0;
+	int n = receive(k, rest, sizeof rest, tickets, r);
+	if (n > 0 || r->tickets >= tickets) return 0; // a server that speaks first has said enough
+	if (n == 0) return fail(r, QTLS_RESET, "the server closed the connection before it sent a session ticket");
+	if (r->failure == QTLS_TIMEOUT)
+		fail(r, QTLS_TIMEOUT, "no session ticket came within the time limit; option tickets: 0 is for servers that send none");
+	return -1;
 }
 
 void qtls_close(qtls_connection *k) {

@@ -2,6 +2,7 @@ package openssl_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -77,6 +79,7 @@ func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
 				if full.CertificateBytes < key.certificate || full.BytesReceived <= full.CertificateBytes || full.BytesSent < 1000 {
 					t.Errorf("%s, full: certificate of %d bytes, %d received, %d sent", group, full.CertificateBytes, full.BytesReceived, full.BytesSent)
 				}
+				waited(t, group+", full", full, 1)
 				if full.Client <= 0 || full.Network < 0 || full.Client > full.Handshake || full.Client+full.Network+full.Server > full.Handshake+full.Network {
 					t.Errorf("%s, full: the time is split as %+v", group, full)
 				}
@@ -85,11 +88,21 @@ func TestHandshakesOfEachKindAreFullAndThenResumed(t *testing.T) {
 				if resumed.Failure != "" || resumed.Group != group || resumed.SignatureAlgorithm != "" || !resumed.Resumed || resumed.CertificateBytes != 0 {
 					t.Errorf("%s, resumed: %+v", group, resumed)
 				}
+				waited(t, group+", resumed", resumed, 1)
 				if resumed.BytesReceived >= full.BytesReceived {
 					t.Errorf("%s: resumed it received %d bytes, %d in full", group, resumed.BytesReceived, full.BytesReceived)
 				}
 			}
 		})
+	}
+}
+
+// waited checks whose time a handshake was: the network's are so many round trips, and the server has what is left.
+func waited(t testing.TB, name string, r openssl.Report, roundTrips int) {
+	t.Helper()
+	network := min(time.Duration(roundTrips)*r.RoundTrip, r.Handshake)
+	if r.RoundTrip <= 0 || r.Network != network || r.Server != max(r.Handshake-r.Client-network, 0) {
+		t.Errorf("%s: want %d round trips in %+v", name, roundTrips, r)
 	}
 }
 
@@ -135,13 +148,54 @@ func TestASessionOfTLS12IsResumedAgainAndAgain(t *testing.T) {
 	o := trusting(c)
 	o.MinVersion, o.MaxVersion, o.Resumption = "1.2", "1.2", true
 	client := newClient(t, o)
-	if r := handshake(client, server.Port, 1); r.Failure != "" || r.Resumed || r.Version != "TLSv1.2" || r.SignatureAlgorithm != "ecdsa_secp256r1_sha256" {
-		t.Errorf("full: %+v", r)
+	full := handshake(client, server.Port, 1)
+	if full.Failure != "" || full.Resumed || full.Version != "TLSv1.2" || full.SignatureAlgorithm != "ecdsa_secp256r1_sha256" || full.Tickets != 1 {
+		t.Errorf("full: %+v", full)
 	}
+	waited(t, "full", full, 2)
 	for range 3 {
-		if r := handshake(client, server.Port, 1); r.Failure != "" || !r.Resumed || r.Version != "TLSv1.2" {
+		r := handshake(client, server.Port, 1)
+		if r.Failure != "" || !r.Resumed || r.Version != "TLSv1.2" {
 			t.Errorf("resumed: %+v", r)
 		}
+		waited(t, "resumed", r, 1)
+	}
+}
+
+// counter counts the bytes that go by.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Write(b []byte) (int, error) {
+	c.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// No ticket follows a full handshake of TLS 1.2: what went by until it is over are its bytes, and all of them.
+func TestTheBytesOfAHandshakeAreThoseOnTheWire(t *testing.T) {
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	server := haproxytest.Start(t, c, "ssl-max-ver TLSv1.2")
+	var sent, received counter
+	port := serve(t, func(conn net.Conn) {
+		to, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port)))
+		if err != nil {
+			return // the client tells
+		}
+		defer to.Close()
+		go func() {
+			_, _ = io.Copy(to, io.TeeReader(conn, &sent))
+			to.Close()
+		}()
+		_, _ = io.Copy(conn, io.TeeReader(to, &received))
+	})
+	o := trusting(c)
+	o.MinVersion, o.MaxVersion = "1.2", "1.2"
+	k, r := newClient(t, o).Connect("127.0.0.1", port, time.Minute)
+	if k == nil {
+		t.Fatalf("%+v", r)
+	}
+	defer k.Close()
+	if r.Resumed || r.BytesSent != sent.Load() || r.BytesReceived != received.Load() || r.CertificateBytes <= 0 {
+		t.Errorf("%d bytes were sent and %d received: %+v", sent.Load(), received.Load(), r)
 	}
 }
 
@@ -154,6 +208,7 @@ func TestAHelloRetryRequestIsSeenAndIsARoundTrip(t *testing.T) {
 	if r.Failure != "" || !r.HelloRetry || r.Group != "X25519MLKEM768" {
 		t.Errorf("got %+v", r)
 	}
+	waited(t, "with a HelloRetryRequest", r, 2)
 }
 
 // Without a ticket to wait for, the server is waited for until it closes: then it has seen the handshake to its end.
@@ -230,6 +285,33 @@ func TestFailuresHaveTheirClass(t *testing.T) {
 			t.Errorf("got %+v", r)
 		}
 	})
+}
+
+// A server that always has more to say is never waited for. The time limit holds all the same.
+func TestAServerThatNeverStopsTalkingIsLeft(t *testing.T) {
+	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
+	pair, err := tls.X509KeyPair([]byte(c.PEM), []byte(c.Key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := serve(t, func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(haproxytest.Patience)) // else a client that stays would keep the test
+		server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{pair}})
+		for words := make([]byte, 16<<10); ; {
+			if _, err := server.Write(words); err != nil {
+				return
+			}
+		}
+	})
+	k, r := newClient(t, trusting(c)).Connect("127.0.0.1", port, time.Second)
+	if k == nil {
+		t.Fatalf("%+v", r)
+	}
+	defer k.Close()
+	var failed *openssl.Failed
+	if _, err := k.AwaitTickets(0); !errors.As(err, &failed) || failed.Class != shard.Timeout {
+		t.Errorf("got %v, want %s", err, shard.Timeout)
+	}
 }
 
 // refusingPort is one that this process has bound, so that nobody else gets it, and on which nobody listens.

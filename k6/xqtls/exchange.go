@@ -2,18 +2,17 @@ package xqtls
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/grafana/sobek"
+	"go.k6.io/k6/v2/js/common"
 
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/k6/openssl"
@@ -38,12 +37,27 @@ const (
 // body is what transfers send.
 var body = []byte(strings.Repeat("0123456789abcdef", mostSize/16))
 
-func parseRequest(arguments sobek.Value, known ...string) (request, error) {
+// atMost refuses more arguments than a call takes. One that is nothing is as good as none: our scripts pass a load's request on,
+// and handshakes have none.
+func atMost(n int, arguments []sobek.Value) error {
+	for i, a := range arguments {
+		if i >= n && !common.IsNullish(a) {
+			return fmt.Errorf("argument %d is more than it takes: leave it out", i+1)
+		}
+	}
+	return nil
+}
+
+// parseRequest reads the arguments of a call that takes one object.
+func parseRequest(arguments []sobek.Value, known ...string) (request, error) {
 	r := request{path: "/"}
-	if arguments == nil || sobek.IsUndefined(arguments) {
+	if err := atMost(1, arguments); err != nil {
+		return r, err
+	}
+	if len(arguments) == 0 || sobek.IsUndefined(arguments[0]) {
 		return r, nil
 	}
-	object, err := exportObject(arguments)
+	object, err := exportObject(arguments[0])
 	if err != nil {
 		return r, err
 	}
@@ -159,22 +173,6 @@ func classify(err error) (shard.Failure, string) {
 		return shard.HTTP, answer.reason
 	}
 	return shard.Other, err.Error()
-}
-
-// resolve finds the address of a host once for all virtual users: a benchmark does not measure name servers.
-func resolve(ctx context.Context, host string) (string, error) {
-	if a, err := netip.ParseAddr(host); err == nil {
-		return a.String(), nil
-	}
-	if known, ok := addresses.Load(host); ok {
-		return known.(string), nil
-	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return "", err
-	}
-	address, _ := addresses.LoadOrStore(host, found[0].Unmap().String())
-	return address.(string), nil
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -10,17 +10,19 @@ import (
 	"qtls.dev/qtls/k6/openssl"
 )
 
-// argument is what a script writes between a call's parentheses.
-func argument(t *testing.T, text string) sobek.Value {
+// argumentsOf a call are what a script writes between a call's parentheses.
+func argumentsOf(t *testing.T, text string) []sobek.Value {
 	t.Helper()
-	if text == "" {
-		return nil // the script gave none
+	js := sobek.New()
+	array, err := js.RunString("[" + text + "]")
+	var given []sobek.Value
+	if err == nil {
+		err = js.ExportTo(array, &given)
 	}
-	v, err := sobek.New().RunString("(" + text + ")")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v
+	return given
 }
 
 func TestArgumentsOfRequests(t *testing.T) {
@@ -28,9 +30,10 @@ func TestArgumentsOfRequests(t *testing.T) {
 		"":          {path: "/"},
 		"undefined": {path: "/"},
 		"{}":        {path: "/"},
+		"{}, null":  {path: "/"},
 		`{path: "/a?b=%20", status: 404, size: 1048576}`: {path: "/a?b=%20", status: 404, size: 1 << 20},
 	} {
-		if got, err := parseRequest(argument(t, text), "path", "size", "status"); err != nil || got != want {
+		if got, err := parseRequest(argumentsOf(t, text), "path", "size", "status"); err != nil || got != want {
 			t.Errorf("%s: got %+v, %v", text, got, err)
 		}
 	}
@@ -49,14 +52,29 @@ func TestWhatIsWrongWithARequestIsSaid(t *testing.T) {
 		`{status: 99}`:           "status 99: give",
 		`{status: 200.5}`:        "status 200.5: give",
 		`{path: "/", statu: 20}`: `"statu" is unknown`,
+		`{path: "/"}, 200`:       "argument 2 is more than it takes",
 	} {
-		if got, err := parseRequest(argument(t, text), "path", "status"); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := parseRequest(argumentsOf(t, text), "path", "status"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %+v, %v, want %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"{size: 1023}", "{size: 1048577}", "{size: -1}", `{size: "1024"}`} {
-		if _, err := parseRequest(argument(t, text), "size"); err == nil || !strings.Contains(err.Error(), "give bytes from 1024 to 1048576") {
+		if _, err := parseRequest(argumentsOf(t, text), "size"); err == nil || !strings.Contains(err.Error(), "give bytes from 1024 to 1048576") {
 			t.Errorf("%s: got %v", text, err)
+		}
+	}
+}
+
+// Who asks for more than a handshake would measure something else than meant.
+func TestAHandshakeTakesNoArguments(t *testing.T) {
+	for _, text := range []string{"", "undefined", "null"} {
+		if err := atMost(0, argumentsOf(t, text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{`{path: "/"}`, "{}", "0", `undefined, ""`} {
+		if result, err := (&client{}).Handshake(argumentsOf(t, text)...); err == nil || !strings.HasPrefix(err.Error(), "handshake: argument ") {
+			t.Errorf("%s: got %+v, %v", text, result, err)
 		}
 	}
 }

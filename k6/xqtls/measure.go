@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"go.k6.io/k6/v2/js/common"
@@ -56,6 +57,8 @@ func Prepare(getenv func(string) string) (Measurement, error) {
 		return Measurement{}, fmt.Errorf("%s: client: %w", load.Variable, err)
 	}
 	l.Client.SNI = o.SNI
+	// A virtual user waits in C, on a thread of its own: with the last of Go's 10,000 the program would end.
+	debug.SetMaxThreads(2 * load.MostVUs)
 	current.recorder, current.err = newRecorder(l, segment), errors.New("the run ended without a result")
 	script := capacityScript
 	if l.Phase == load.Latency {
@@ -211,13 +214,12 @@ func reach(ctx context.Context, host string, port int, until time.Time) error {
 
 // dial makes one connection, and ends it.
 func dial(ctx context.Context, host string, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, oneTry)
-	defer cancel()
-	address, err := resolve(ctx, host)
+	deadline := time.Now().Add(oneTry)
+	address, err := resolve(ctx, host, deadline)
 	if err != nil {
 		return err
 	}
-	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", hostPort(address, port))
+	connection, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, "tcp", hostPort(address, port))
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,12 @@
 package xqtls
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/grafana/sobek"
@@ -54,14 +54,10 @@ func (m *module) Exports() modules.Exports {
 
 // client is what a script calls a Client. Its methods are the script's, in lower case.
 type client struct {
-	module  *module
-	o       options.Options
-	c       *openssl.Client
-	address string
+	module *module
+	o      options.Options
+	c      *openssl.Client
 }
-
-// addresses are those of hosts: all virtual users ask for the same ones.
-var addresses sync.Map
 
 func (m *module) newClient(call sobek.ConstructorCall) *sobek.Object {
 	rt := m.vu.Runtime()
@@ -127,7 +123,10 @@ type Result struct {
 }
 
 // Handshake makes a connection and ends it.
-func (c *client) Handshake() (*Result, error) {
+func (c *client) Handshake(arguments ...sobek.Value) (*Result, error) {
+	if err := atMost(0, arguments); err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
 	return c.call(func(k *openssl.Connection, _ *exchange) error {
 		_, err := k.AwaitTickets(c.o.Tickets)
 		return err
@@ -135,7 +134,7 @@ func (c *client) Handshake() (*Result, error) {
 }
 
 // Request makes a connection and asks for {path, status}: status is the one that is expected, any 2xx where it is left out.
-func (c *client) Request(arguments sobek.Value) (*Result, error) {
+func (c *client) Request(arguments ...sobek.Value) (*Result, error) {
 	r, err := parseRequest(arguments, "path", "status")
 	if err != nil {
 		return nil, fmt.Errorf("request: %w", err)
@@ -144,7 +143,7 @@ func (c *client) Request(arguments sobek.Value) (*Result, error) {
 }
 
 // Transfer makes a connection and sends {path, size, status}: a request with a body of so many bytes.
-func (c *client) Transfer(arguments sobek.Value) (*Result, error) {
+func (c *client) Transfer(arguments ...sobek.Value) (*Result, error) {
 	r, err := parseRequest(arguments, "path", "size", "status")
 	if err == nil && r.size == 0 {
 		err = errors.New("size is missing: " + takesSize)
@@ -170,22 +169,21 @@ func (c *client) call(do func(*openssl.Connection, *exchange) error) (*Result, e
 	}
 	begin := time.Now()
 	var x exchange
-	report := c.connect(func(k *openssl.Connection) error { return do(k, &x) })
+	report := c.connect(c.module.vu.Context(), func(k *openssl.Connection) error { return do(k, &x) })
 	o := outcome{begin: begin, end: time.Now(), report: report, exchange: x}
 	c.module.record(o)
 	return o.result(), nil
 }
 
-// connect resolves the host and runs the call.
-func (c *client) connect(do func(*openssl.Connection) error) openssl.Report {
-	if c.address == "" {
-		address, err := resolve(c.module.vu.Context(), c.o.Host)
-		if err != nil {
-			return openssl.Report{Failure: "Connect", Message: err.Error()}
-		}
-		c.address = address
+// connect resolves the host and runs the call, both within its time limit.
+func (c *client) connect(ctx context.Context, do func(*openssl.Connection) error) openssl.Report {
+	deadline := time.Now().Add(c.o.Timeout)
+	address, err := resolve(ctx, c.o.Host, deadline)
+	if err != nil {
+		class, message := classify(err)
+		return openssl.Report{Failure: class, Message: message}
 	}
-	k, report := c.c.Connect(c.address, c.o.Port, c.o.Timeout)
+	k, report := c.c.Connect(address, c.o.Port, time.Until(deadline))
 	if k == nil {
 		return report
 	}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -213,7 +211,7 @@ func (r *recorder) place(before time.Time) {
 func (r *recorder) watch() {
 	for i, at := range []time.Time{r.load.Begin(), r.load.End()} {
 		time.AfterFunc(time.Until(at), func() {
-			c := readCPUTime(cgroup.Dir, machineStat)
+			c := readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.cpu[i] = c
@@ -244,7 +242,7 @@ func (r *recorder) line(now time.Time) (string, error) {
 	// A pod without CPU comes too late to look as well, and it is just that pod which is to be told of.
 	from, to := r.cpu[0], r.cpu[1]
 	if to == (cpuTime{}) {
-		to = readCPUTime(cgroup.Dir, machineStat)
+		to = readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
 	}
 	if from == (cpuTime{}) {
 		to = from
@@ -255,6 +253,7 @@ func (r *recorder) line(now time.Time) (string, error) {
 		// The kernel takes some of the idle time back at times.
 		s.CPU.MachineTotal, s.CPU.MachineIdle = total, min(max(to.idle-from.idle, 0), total)
 	}
+	s.TCP = shard.TCP{Segments: to.tcp.Segments - from.tcp.Segments, Retransmitted: to.tcp.Retransmitted - from.tcp.Retransmitted}
 	for _, series := range r.series {
 		s.Handshakes = append(s.Handshakes, *series)
 	}
@@ -277,10 +276,7 @@ func (m *module) measure(o outcome) {
 	current.recorder.call(o, first, number, scenario.StartTime)
 }
 
-// machineStat is where a container sees its machine's CPU time.
-const machineStat = "/proc/stat"
-
-// cpuTime is what was used up to a moment.
+// cpuTime is what was used up to a moment, and sent.
 type cpuTime struct {
 	// periods of the pod's CPU quota, and those in which it was throttled: zeros where there is no quota.
 	periods, throttled int64
@@ -288,10 +284,12 @@ type cpuTime struct {
 	used int64
 	// machine is the CPU time of the machine, and idle the part of it that nobody used, in ticks.
 	machine, idle int64
+	// tcp is what the pod has sent.
+	tcp shard.TCP
 }
 
 // readCPUTime leaves zeros for what is not there.
-func readCPUTime(group, machine string) cpuTime {
+func readCPUTime(group, stat, snmp string) cpuTime {
 	var c cpuTime
 	if u, err := cgroup.Read(group); err == nil {
 		c.periods, c.throttled = u.Periods, u.ThrottledPeriods
@@ -300,24 +298,13 @@ func readCPUTime(group, machine string) cpuTime {
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) == nil {
 		c.used = usage.Utime.Nano() + usage.Stime.Nano()
 	}
-	text, _ := os.ReadFile(machine)
-	first, _, _ := strings.Cut(string(text), "\n")
-	// cpu user nice system idle iowait irq softirq steal; what follows is part of user and nice.
-	fields := strings.Fields(first)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return c
+	text, _ := os.ReadFile(stat)
+	if total, idle, err := machine.ParseStat(string(text)); err == nil {
+		c.machine, c.idle = total, idle
 	}
-	var all, idle int64
-	for i, field := range fields[1:9] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return c
-		}
-		all += n
-		if i == 3 || i == 4 {
-			idle += n
-		}
+	text, _ = os.ReadFile(snmp)
+	if sent, again, err := machine.ParseTCP(string(text)); err == nil {
+		c.tcp = shard.TCP{Segments: sent, Retransmitted: again}
 	}
-	c.machine, c.idle = all, idle
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/internal/cgroup"
+	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/k6/openssl"
 	"qtls.dev/qtls/k6/options"
 )
@@ -279,50 +280,51 @@ func TestARunThatFailedHasNoResult(t *testing.T) {
 }
 
 func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
-	group, machine := t.TempDir(), filepath.Join(t.TempDir(), "stat")
+	group, stat, snmp := t.TempDir(), filepath.Join(t.TempDir(), "stat"), filepath.Join(t.TempDir(), "snmp")
 	for path, text := range map[string]string{
 		filepath.Join(group, "cpu.stat"):       "usage_usec 5\nuser_usec 4\nnr_periods 70\nnr_throttled 3\nthrottled_usec 9\n",
 		filepath.Join(group, "memory.current"): "10\n",
 		filepath.Join(group, "memory.stat"):    "inactive_file 1\n",
-		machine:                                "cpu  100 1 50 800 40 2 3 4 60 0\ncpu0 100 1 50 800 40 2 3 4 60 0\nintr 12\n",
+		stat:                                   "cpu  100 1 50 800 40 2 3 4 60 0\ncpu0 100 1 50 800 40 2 3 4 60 0\nintr 12\n",
+		snmp:                                   "Tcp: OutSegs RetransSegs\nTcp: 990 10\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first := readCPUTime(group, machine)
-	if want := (cpuTime{periods: 70, throttled: 3, used: first.used, machine: 1000, idle: 840}); first != want || first.used <= 0 {
+	first := readCPUTime(group, stat, snmp)
+	if want := (cpuTime{periods: 70, throttled: 3, used: first.used, machine: 1000, idle: 840, tcp: shard.TCP{Segments: 1000, Retransmitted: 10}}); first != want || first.used <= 0 {
 		t.Errorf("got %+v, want %+v", first, want)
 	}
-	if got := readCPUTime(t.TempDir(), group); got != (cpuTime{used: got.used}) || got.used < first.used {
+	if got := readCPUTime(t.TempDir(), group, group); got != (cpuTime{used: got.used}) || got.used < first.used {
 		t.Errorf("where there is neither: %+v", got)
 	}
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
 	r.call(ended(15*time.Second), true, 0, start)
-	r.cpu = [2]cpuTime{{70, 3, 1000, 500, 400}, {370, 5, 9000, 6500, 4400}}
+	r.cpu = [2]cpuTime{{70, 3, 1000, 500, 400, shard.TCP{Segments: 1000, Retransmitted: 10}}, {370, 5, 9000, 6500, 4400, shard.TCP{Segments: 5000, Retransmitted: 90}}}
 	if s := measured(t, r); s.Machine == nil || s.Machine.CPUs < 1 || s.Machine.Kernel == "" {
 		t.Errorf("the machine is %+v", s.Machine)
 	}
 	want := shard.CPU{Client: int64(time.Millisecond), Periods: 300, ThrottledPeriods: 2, Used: 8000, MachineTotal: 6000, MachineIdle: 4000}
-	if s := measured(t, r); s.CPU != want {
-		t.Errorf("got %+v, want %+v", s.CPU, want)
+	if s := measured(t, r); s.CPU != want || s.TCP != (shard.TCP{Segments: 4000, Retransmitted: 80}) {
+		t.Errorf("got %+v, want %+v; sent %+v", s.CPU, want, s.TCP)
 	}
 	r.cpu[1] = cpuTime{} // nobody has looked yet
-	r.cpu[0] = readCPUTime(cgroup.Dir, machineStat)
+	r.cpu[0] = readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
 	if r.cpu[0].machine == 0 {
-		t.Skip(machineStat + " does not tell the machine's time")
+		t.Skip(machine.StatFile + " does not tell the machine's time")
 	}
-	for r.cpu[0].machine == readCPUTime(cgroup.Dir, machineStat).machine {
+	for r.cpu[0].machine == readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile).machine {
 		time.Sleep(shard.Tick)
 	}
 	if s := measured(t, r); s.CPU.MachineTotal <= 0 || s.CPU.Used < 0 || s.CPU.Periods < 0 {
 		t.Errorf("an end that comes too late: %+v", s.CPU)
 	}
-	r.cpu = [2]cpuTime{{}, {370, 5, 9000, 6500, 4400}}
-	if s := measured(t, r); s.CPU != (shard.CPU{Client: want.Client}) {
-		t.Errorf("of no beginning: %+v", s.CPU)
+	r.cpu = [2]cpuTime{{}, {370, 5, 9000, 6500, 4400, shard.TCP{Segments: 5000}}}
+	if s := measured(t, r); s.CPU != (shard.CPU{Client: want.Client}) || s.TCP != (shard.TCP{}) {
+		t.Errorf("of no beginning: %+v, %+v", s.CPU, s.TCP)
 	}
-	r.cpu = [2]cpuTime{{70, 3, 1000, 0, 0}, {370, 5, 9000, 6500, 4400}} // no machine
+	r.cpu = [2]cpuTime{{70, 3, 1000, 0, 0, shard.TCP{}}, {370, 5, 9000, 6500, 4400, shard.TCP{}}} // no machine
 	if s := measured(t, r); s.CPU.MachineTotal != 0 || s.CPU.Used != 0 {
 		t.Errorf("half observed: %+v", s.CPU)
 	}

@@ -2,15 +2,16 @@ package xqtls
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,105 +20,7 @@ import (
 	"qtls.dev/qtls/internal/bench/session"
 	"qtls.dev/qtls/internal/bench/shard"
 	"qtls.dev/qtls/k6/openssl"
-	"qtls.dev/qtls/k6/options"
 )
-
-// SessionCA is the environment variable with the authorities of a session, in PEM, where no file has them.
-const SessionCA = "QTLS_SESSION_CA"
-
-// sessionOptions are what the command line says.
-type sessionOptions struct {
-	client   options.Options
-	request  *request      // nil: nothing but a handshake
-	interval time.Duration // from the beginning of a sample to that of the next one
-	every    time.Duration // from one summary to the next
-	duration time.Duration // 0: until it is told to end
-	file     string
-	metrics  string
-}
-
-// listFlag is a list with commas.
-type listFlag struct{ names *[]any }
-
-func (l listFlag) String() string { return "" }
-func (l listFlag) Set(text string) error {
-	for name := range strings.SplitSeq(text, ",") {
-		*l.names = append(*l.names, name)
-	}
-	return nil
-}
-
-// parseSession reads the command line of `qtls-k6 session`.
-func parseSession(args []string, getenv func(string) string, help io.Writer) (sessionOptions, error) {
-	var s sessionOptions
-	flags := flag.NewFlagSet("qtls-k6 session", flag.ContinueOnError)
-	flags.SetOutput(help)
-	object := map[string]any{}
-	text := func(name, option, usage string) {
-		flags.Func(name, usage, func(value string) error { object[option] = value; return nil })
-	}
-	text("host", "host", "name or address of the gateway (required)")
-	port := flags.Int64("port", 443, "its port")
-	text("sni", "sni", "name in the ClientHello, which the certificate must carry (default: the host, if that is a name)")
-	text("provider", "provider", "path of an OpenSSL provider's module")
-	text("timeout", "timeout", `of a sample, as in "10s"`)
-	var groups, algorithms []any
-	flags.Var(listFlag{&groups}, "groups", "groups to offer, with commas between them (default: OpenSSL's)")
-	flags.Var(listFlag{&algorithms}, "signature-algorithms", "signature algorithms to offer, with commas between them (default: OpenSSL's)")
-	resumption := flags.Bool("resumption", false, "resume the session of the sample before")
-	ca := flags.String("ca", "", "file with the authorities, in PEM (default: what the environment variable "+SessionCA+" holds)")
-	path := flags.String("path", "/", `what to ask for by HTTP; "" makes handshakes only`)
-	status := flags.Int("status", 0, "HTTP status that is expected (default: any 2xx)")
-	flags.DurationVar(&s.interval, "interval", time.Second, "time from one sample to the next")
-	flags.DurationVar(&s.every, "every", time.Minute, "time from one summary to the next")
-	flags.DurationVar(&s.duration, "duration", 0, "how long; 0 goes on until SIGTERM or SIGINT")
-	flags.StringVar(&s.file, "file", "", "file to which each summary is added as a line of JSON")
-	flags.StringVar(&s.metrics, "metrics", "", `address where Prometheus finds metrics, as in ":9090"`)
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	if flags.NArg() > 0 {
-		return s, fmt.Errorf("%q: there are flags only, such as --host", flags.Arg(0))
-	}
-	pem := getenv(SessionCA)
-	if *ca != "" {
-		content, err := os.ReadFile(*ca)
-		if err != nil {
-			return s, fmt.Errorf("--ca: %w", err)
-		}
-		pem = string(content)
-	}
-	if pem == "" {
-		return s, fmt.Errorf("there are no authorities, and the certificate is always verified: name a file with --ca, or set %s", SessionCA)
-	}
-	object["ca"], object["port"] = pem, *port
-	if len(groups) > 0 {
-		object["groups"] = groups
-	}
-	if len(algorithms) > 0 {
-		object["signatureAlgorithms"] = algorithms
-	}
-	if *resumption {
-		object["resumption"] = true
-	}
-	var err error
-	if s.client, err = options.Parse(object); err != nil {
-		return s, err
-	}
-	if *path != "" {
-		s.request = &request{path: *path, status: *status}
-		err = s.request.validate()
-	}
-	for name, d := range map[string]time.Duration{"interval": s.interval, "every": s.every} {
-		if d < time.Millisecond {
-			err = errors.Join(err, fmt.Errorf("--%s %v: give 1ms or more", name, d))
-		}
-	}
-	if s.duration < 0 {
-		err = errors.Join(err, fmt.Errorf("--duration %v: give 0 or more", s.duration))
-	}
-	return s, err
-}
 
 // Session asks a gateway for something every so often, until the context ends, and writes summaries to out, and to what the
 // command line names. A sample that fails is counted, and the session goes on. Memory does not grow: samples are counted in
@@ -170,6 +73,8 @@ type sampler struct {
 	metrics *sessionMetrics
 	console io.Writer
 	file    io.Writer // nil without one
+	// messages are what the first failure of each class has said since the last summary.
+	messages map[shard.Failure]string
 }
 
 // run until the context ends. The sample that is being made then is the last one, and the last summary has it.
@@ -188,7 +93,7 @@ func (s *sampler) run(ctx context.Context) error {
 			case <-wait:
 				waiting = false
 			case <-summaries.C:
-				if err := s.write(s.session.Cut(time.Now())); err != nil {
+				if err := s.write(s.cut(time.Now())); err != nil {
 					return err
 				}
 			case <-ctx.Done():
@@ -196,7 +101,7 @@ func (s *sampler) run(ctx context.Context) error {
 			}
 		}
 	}
-	return s.write(s.session.Cut(time.Now()))
+	return s.write(s.cut(time.Now()))
 }
 
 // next sample is due when, after the one that was and is made now; and how many were due in between, which one that takes
@@ -211,38 +116,56 @@ func next(was, now time.Time, interval time.Duration) (due time.Time, missed int
 }
 
 func (s *sampler) sample(ctx context.Context) {
-	one, failed := s.ask(ctx)
-	if failed != "" {
-		s.session.Fail(failed)
-		s.metrics.failures.WithLabelValues(string(failed.Class())).Inc()
+	one, err := s.ask(ctx)
+	if err != nil {
+		s.fail(classify(err))
 		return
 	}
 	s.session.Add(one)
 	s.metrics.samples.Inc()
 }
 
-// ask makes one sample. The name is resolved for each, as peers may move, and not counted.
-func (s *sampler) ask(ctx context.Context) (session.Sample, shard.Failure) {
-	address, err := lookUp(ctx, s.options.client.Host, s.options.client.Timeout)
-	if err != nil {
-		return session.Sample{}, shard.Connect
+// fail counts a failure. That there are some is no news without what one of them said.
+func (s *sampler) fail(failure shard.Failure, message string) {
+	class := failure.Class()
+	s.session.Fail(class)
+	s.metrics.failures.WithLabelValues(string(class)).Inc()
+	if _, told := s.messages[class]; told {
+		return
 	}
-	k, report := s.client.Connect(address, s.options.client.Port, s.options.client.Timeout)
+	if s.messages == nil {
+		s.messages = map[shard.Failure]string{}
+	}
+	if r := []rune(message); len(r) > longestMessage {
+		message = string(r[:longestMessage]) + "…"
+	}
+	s.messages[class] = message
+}
+
+// longestMessage of a failure, in characters: a server's own words can be in it.
+const longestMessage = 160
+
+// ask makes one sample. The name is resolved for each, as peers may move: that is no part of the sample, but of its time limit.
+func (s *sampler) ask(ctx context.Context) (session.Sample, error) {
+	o := s.options.client
+	deadline := time.Now().Add(o.Timeout)
+	// The sample is made to its end though the session ends.
+	address, err := lookUp(context.WithoutCancel(ctx), o.Host, deadline)
+	if err != nil {
+		return session.Sample{}, err
+	}
+	k, report := s.client.Connect(address, o.Port, time.Until(deadline))
 	if k == nil {
-		return session.Sample{}, report.Failure
+		return session.Sample{}, &openssl.Failed{Class: report.Failure, Message: report.Message}
 	}
 	defer k.Close()
 	var x exchange
 	if s.options.request == nil {
-		_, err = k.AwaitTickets(s.options.client.Tickets)
+		_, err = k.AwaitTickets(o.Tickets)
 	} else {
-		err = x.run(k, authority(s.options.client), *s.options.request)
+		err = x.run(k, authority(o), *s.options.request)
 	}
-	if err != nil {
-		class, _ := classify(err)
-		return session.Sample{}, class
-	}
-	return sampleOf(report, x.time), ""
+	return sampleOf(report, x.time), err
 }
 
 // sampleOf adds up the parts: TCP's handshake is the network's, for kernels answer it, and of the exchange one round trip is.
@@ -255,33 +178,40 @@ func sampleOf(r openssl.Report, exchange time.Duration) session.Sample {
 	}
 }
 
-// lookUp finds an address of a host now.
-func lookUp(ctx context.Context, host string, timeout time.Duration) (string, error) {
-	if a, err := netip.ParseAddr(host); err == nil {
-		return a.String(), nil
+// summary is a session's, with what the first failure of each class said.
+type summary struct {
+	session.Summary
+	Messages map[shard.Failure]string `json:"messages,omitempty"`
+}
+
+// String is a line for a console: what a server said is quoted, and cannot end the line.
+func (s summary) String() string {
+	text := s.Summary.String()
+	for _, class := range slices.Sorted(maps.Keys(s.Messages)) {
+		text += fmt.Sprintf("; %s: %q", class, s.Messages[class])
 	}
-	// The sample is made to its end though the session ends.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return "", err
-	}
-	return found[0].Unmap().String(), nil
+	return text
+}
+
+// cut ends the session and begins the next one.
+func (s *sampler) cut(now time.Time) summary {
+	sum := summary{s.session.Cut(now), s.messages}
+	s.messages = nil
+	return sum
 }
 
 // write a summary everywhere.
-func (s *sampler) write(sum session.Summary) error {
-	s.metrics.show(sum)
+func (s *sampler) write(sum summary) error {
+	s.metrics.show(sum.Summary)
 	if _, err := fmt.Fprintln(s.console, sum); err != nil {
 		return err
 	}
 	if s.file == nil {
 		return nil
 	}
-	line, err := sum.Line()
+	line, err := json.Marshal(sum)
 	if err == nil {
-		_, err = s.file.Write(line)
+		_, err = s.file.Write(append(line, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("--file: %w", err)

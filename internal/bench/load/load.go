@@ -99,7 +99,7 @@ type Client struct {
 // What a load may ask for.
 const (
 	mostPods = 1024
-	// MostVUs of all pods together.
+	// MostVUs of all pods together. Each is a thread of its pod's program.
 	MostVUs    = 10000
 	mostRate   = 1000000
 	longest    = time.Hour

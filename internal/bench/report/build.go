@@ -280,10 +280,10 @@ func buildCapacity(ms []Measurement, mode Mode) (*Capacity, error) {
 	if len(chosen) == 0 {
 		return c, nil
 	}
-	var rates, perCPU, cpu []float64
+	var rates, perCPU, cpu, perConnection []float64
 	var findings []validity.Finding
-	var held, connections int64
 	for i, m := range chosen {
+		var held, connections int64
 		rates = append(rates, m.Result.PerSecond)
 		if t := serverCPU(m); t > 0 {
 			cpu = append(cpu, t)
@@ -301,6 +301,9 @@ func buildCapacity(ms []Measurement, mode Mode) (*Capacity, error) {
 				held, connections = held+replica.LoadedMemory-replica.IdleMemory, connections+replica.Connections
 			}
 		}
+		if held > 0 && connections > 0 { // one that did not grow tells of what the allocator had kept
+			perConnection = append(perConnection, float64(held)/float64(connections))
+		}
 		if quotas > 0 {
 			perCPU = append(perCPU, m.Result.PerSecond/quotas)
 		}
@@ -313,8 +316,12 @@ func buildCapacity(ms []Measurement, mode Mode) (*Capacity, error) {
 		findings = append(findings, validity.Name(m.Evidence))
 		c.Observed.add(m.Evidence)
 	}
-	if connections > 0 {
-		c.MemoryPerConnection = max(0, held/connections)
+	memory, err := meanOf(perConnection)
+	if err != nil {
+		return nil, err
+	}
+	if memory != nil {
+		c.MemoryPerConnection, c.MemoryInterval = int64(memory.Value), memory.Interval
 	}
 	c.Bottleneck = most(findings)
 	if c.PerSecond, err = stats.Amount(rates); err != nil {
@@ -414,12 +421,15 @@ func buildLatency(ms []Measurement, mode Mode) (*Latency, error) {
 		return l, nil
 	}
 	var all shard.Series
-	var means []float64
+	var means, exchanges []float64
 	var each []repetition
 	for _, m := range chosen {
 		one := handshakesOf(m, mode)
 		if one.Count > 0 {
 			means = append(means, one.Handshake.Mean().Seconds())
+		}
+		if one.Exchange.Count() > 0 {
+			exchanges = append(exchanges, one.Exchange.Mean().Seconds())
 		}
 		all.Add(&one)
 		each = append(each, repetition{m.Block, one.Handshake, failed(m)})
@@ -442,6 +452,7 @@ func buildLatency(ms []Measurement, mode Mode) (*Latency, error) {
 		l.Connect = &Connect{all.Connect.Mean(), all.Connect.Max()}
 	}
 	l.Exchange = all.Exchange.Mean()
+	l.ExchangeInterval = stats.Around(l.Exchange.Seconds(), exchanges)
 	return l, nil
 }
 

@@ -75,8 +75,10 @@ type scalingChart struct {
 
 type scalingPoint struct {
 	X, Y, Low, High string
-	Valid           bool
-	Title           string
+	// Cut: the interval goes on above the chart.
+	Cut   bool
+	Valid bool
+	Title string
 }
 
 func (r Report) scalingCharts() []scalingChart {
@@ -156,6 +158,7 @@ func (r Report) scalingChart(mode string) (scalingChart, bool) {
 		s := scalingPoint{X: coordinate(x.at(float64(p.Replicas))), Y: coordinate(y.at(e.Value)), Valid: p.Capacity.Valid}
 		if e.Interval != nil {
 			s.Low, s.High = coordinate(y.at(max(e.Interval.Low, 0))), coordinate(y.at(min(e.Interval.High, y.to)))
+			s.Cut = e.Interval.High > y.to
 		}
 		s.Title = fmt.Sprintf("%d replicas: %s handshakes/s", p.Replicas, withInterval(e, figure3))
 		if !p.Capacity.Valid {
@@ -267,9 +270,12 @@ func (r Report) latencyChart() *rowsChart {
 	}
 	c := &rowsChart{ID: "latency", Title: fmt.Sprintf("Handshake latency by mode, at %s", replicas(r.comparedAt())),
 		Legend: []legend{{"p50", "p50"}, {"p95", "p95"}, {"p99", "p99"}, {"p999", "p99.9"}, {"range", "min to max"}}}
-	low, high := math.Inf(1), 0.0
+	low, high, failed := math.Inf(1), 0.0, false
 	for _, p := range points {
-		low, high = min(low, max(p.Latency.Min.Seconds(), 1e-6)), max(high, p.Latency.Max.Seconds())
+		low, high, failed = min(low, max(p.Latency.Min.Seconds(), 1e-6)), max(high, p.Latency.Max.Seconds()), failed || p.Latency.Failed > 0
+	}
+	if failed {
+		c.Legend[len(c.Legend)-1].Text += "; to the edge where attempts failed, which took longer"
 	}
 	x := scale{from: low / 1.1, to: max(high, low*2) * 1.1, start: endMargin, end: chartWidth - endMargin, log: true}
 	lastAt := -100.0
@@ -286,6 +292,9 @@ func (r Report) latencyChart() *rowsChart {
 		l := p.Latency
 		row.Name, row.Invalid = shorten(p.Mode), !l.Valid
 		row.Line = [2]string{coordinate(x.at(max(l.Min.Seconds(), x.from))), coordinate(x.at(l.Max.Seconds()))}
+		if l.Failed > 0 { // those took longer
+			row.Line[1] = coordinate(chartWidth)
+		}
 		var figures []string
 		for j, q := range l.Percentiles {
 			if !q.Available() || q.Value <= 0 || j >= len(classes) {

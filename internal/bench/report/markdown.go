@@ -141,7 +141,7 @@ func (r Report) Markdown() string {
 		cells := []string{p.Mode, fmt.Sprint(p.Replicas), client, network, server, byteCount(p.Bytes.Sent), byteCount(p.Bytes.Received), byteCount(p.Bytes.Certificate)}
 		if exchanges {
 			x := r.row(p)
-			cells = append(cells, x.Exchange, x.ExchangeSent, x.ExchangeReceived)
+			cells = append(cells, x.Exchange.String(), x.ExchangeSent, x.ExchangeReceived)
 		}
 		rows = append(rows, cells)
 	}

@@ -207,10 +207,11 @@ func ofPercentile(p float64) func(Latency) (string, string) {
 }
 
 func ofExchange(l Latency) (string, string) {
-	if l.Exchange == 0 {
+	c := l.exchange()
+	if c.Text == none {
 		return "", notMeasured
 	}
-	return duration(l.Exchange), ""
+	return c.String(), ""
 }
 
 // ofServerCPU is what a handshake takes of it, with one replica.
@@ -315,9 +316,9 @@ What is asked of a gateway first: how it scales from 1 to 16 servers, what hybri
 		return []string{k.name, show(plain(k, true), resumedToFull(plain(k, false)))}
 	}))
 
-	b.WriteString("## Data\n\nA request with a body of that size on a connection of its own, hybrid, of one server: the time from the request to the end of the response, and connections a second.\n\n")
+	b.WriteString("## Data\n\nA request with a body of that size on a connection of its own, hybrid with a full handshake, of one server: the time from the request to the end of the response, without an interval where the report is older than that, and connections a second.\n\n")
 	table([]string{"size", "time", "a second"}, rowsOf(referenceSizes, func(size int64) []string {
-		modes := find(sources, func(m Mode) bool { return referenceKinds[0].is(m) && m.Transfer == size })
+		modes := find(sources, func(m Mode) bool { return referenceKinds[0].is(m) && !m.Resumed && m.Transfer == size })
 		name := fmt.Sprintf("%d KiB", size>>10)
 		if size >= 1<<20 {
 			name = fmt.Sprintf("%d MiB", size>>20)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,40 @@ func TestTheReferencePageSaysWhatWasNotMeasured(t *testing.T) {
 	}
 	if got := cellOf(t, page, "Servers", "1", "PQC only"); strings.Contains(got, "; E ") {
 		t.Errorf("an efficiency of one server, which is 1 by definition: %q", got)
+	}
+}
+
+// Handshakes that are resumed are more a second: they would stand beside full ones of another size.
+func TestTheReferencePageHasDataOfFullHandshakes(t *testing.T) {
+	r := fullReport(t)
+	data := func(column string) string {
+		t.Helper()
+		return cellOf(t, Reference([]Source{{"a/report.json", r}}), "Data", "16 KiB", column)
+	}
+	for _, column := range []string{"time", "a second"} {
+		if got := data(column); got != "not measured" {
+			t.Errorf("%s of a mode that resumes: %q", column, got)
+		}
+	}
+	r.Modes = slices.Clone(r.Modes)
+	for i := range r.Modes {
+		r.Modes[i].Resumed = false
+	}
+	for _, column := range []string{"time", "a second"} {
+		if got := data(column); !regexp.MustCompile(`^[0-9.]+( µs)? \([0-9.]+ to [0-9.]+( µs)?\) \[1\]$`).MatchString(got) {
+			t.Errorf("%s of full handshakes: %q, want it with its interval", column, got)
+		}
+	}
+	r.Points = slices.Clone(r.Points)
+	for i, p := range r.Points {
+		if p.Latency != nil {
+			older := *p.Latency
+			older.ExchangeInterval = nil
+			r.Points[i].Latency = &older
+		}
+	}
+	if got := data("time"); !regexp.MustCompile(`^[0-9.]+ µs \[1\]$`).MatchString(got) {
+		t.Errorf("the time in an older report: %q", got)
 	}
 }
 

@@ -330,9 +330,12 @@ type Capacity struct {
 	// CPU-second that the quotas granted.
 	ServerCPU    *stats.Estimate `json:"serverCPU,omitempty"`
 	PerCPUSecond *stats.Estimate `json:"perCPUSecond,omitempty"`
-	// Memory of a pod at most, in bytes, and what each connection takes on average.
-	Memory              int64 `json:"memory,omitempty"`
-	MemoryPerConnection int64 `json:"memoryPerConnection,omitempty"`
+	// Memory of a pod at most, in bytes, and what each connection takes on average, with the
+	// interval of that over repetitions; nil where it grew in fewer than two, and in older
+	// reports.
+	Memory              int64           `json:"memory,omitempty"`
+	MemoryPerConnection int64           `json:"memoryPerConnection,omitempty"`
+	MemoryInterval      *stats.Interval `json:"memoryPerConnectionInterval,omitempty"`
 	// Imbalance is by how much the busiest replica did more than its part.
 	Imbalance *float64 `json:"imbalance,omitempty"`
 	// Idle is the least idle share of a machine.
@@ -391,8 +394,11 @@ type Latency struct {
 	// Connect is how long TCP's handshakes took before TLS's, which are no part of
 	// those; nil in older reports.
 	Connect *Connect `json:"connect,omitempty"`
-	// Exchange is the mean time of what followed the handshake.
-	Exchange time.Duration `json:"exchange,omitempty"`
+	// Exchange is the mean time of what followed the handshake, and ExchangeInterval that
+	// of this mean, in seconds over repetitions; nil where fewer than two had any, and in
+	// older reports.
+	Exchange         time.Duration   `json:"exchange,omitempty"`
+	ExchangeInterval *stats.Interval `json:"exchangeInterval,omitempty"`
 }
 
 // Percentile of the latency.

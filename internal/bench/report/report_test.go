@@ -240,6 +240,44 @@ func TestTheBytesOfAnExchangeAreApartFromTheHandshakes(t *testing.T) {
 	}
 }
 
+// As the mean of the handshakes, that of what follows them differs from one repetition to the next.
+func TestTheTimeOfAnExchangeHasAnInterval(t *testing.T) {
+	run := func(ms ...float64) Report {
+		var all []Measurement
+		for block, exchange := range ms {
+			m := measured(validity.Latency, block+1, 50, 1)
+			h := &shard.Histogram{}
+			for range 1000 {
+				h.Record(time.Duration(exchange * float64(time.Millisecond)))
+			}
+			m.Result.Handshakes[0].Exchange = h
+			all = append(all, m)
+		}
+		return build(t, all...)
+	}
+	r := run(1, 2, 3, 4, 5)
+	l := r.Points[0].Latency
+	// By hand: 3 ms, and as below 2.2014 times less or more.
+	if i := l.ExchangeInterval; (l.Exchange-3*time.Millisecond).Abs() > 10*time.Microsecond || i == nil || math.Abs(i.Low-0.001363) > 1e-5 || math.Abs(i.High-0.006604) > 1e-5 {
+		t.Errorf("%v between %+v", l.Exchange, i)
+	}
+	const want, once = "3.00 ms (1.36 to 6.61 ms)", "3.00 ms"
+	page, err := r.HTML()
+	if err != nil || !strings.Contains(page, `3.00 ms <span class="range">1.36 to 6.61 ms</span>`) || !strings.Contains(r.Markdown(), want) {
+		t.Errorf("it is not told, %v:\n%s", err, r.Markdown())
+	}
+	text, err := r.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := Parse(text); err != nil || !cmp.Equal(back.Points[0].Latency.ExchangeInterval, l.ExchangeInterval) {
+		t.Errorf("%v in %s", err, text)
+	}
+	if r := run(3); r.Points[0].Latency.ExchangeInterval != nil || r.Points[0].Latency.exchange().String() != once {
+		t.Errorf("of one repetition: %+v", r.Points[0].Latency)
+	}
+}
+
 // The handshakes of a repetition have much in common. Five repetitions of 1000 that
 // differ by the run, and in themselves not at all, are five samples and not 5000.
 func TestAPercentilesIntervalKnowsHowRepetitionsDiffer(t *testing.T) {
@@ -400,7 +438,7 @@ func TestAttemptsThatFailedAreLongerThanAnyHandshake(t *testing.T) {
 			for range 1000 {
 				h.Record(2 * time.Millisecond)
 			}
-			m.Result.Handshakes[0].Count = h.Count()
+			m.Result.Handshakes[0].Count, m.Result.Handshakes[0].Connect = h.Count(), h
 			m.Result.Failures = map[shard.Failure]int64{shard.Timeout: n}
 			ms = append(ms, m)
 		}
@@ -432,6 +470,12 @@ func TestAttemptsThatFailedAreLongerThanAnyHandshake(t *testing.T) {
 		}
 		if x := c.r.row(c.r.Points[0]); (x.Max == none) != (c.max == threshold.Unmeasured) || (x.P[2].Range == "among those that failed") != (c.p99 != "") {
 			t.Errorf("%s: max %s, p99 %+v", name, x.Max, x.P[2])
+		} else if (x.Connect.Range == "") != (x.Max == none) || x.Connect.Text == none {
+			t.Errorf("%s: max %s, and TCP's connect %+v", name, x.Max, x.Connect)
+		}
+		chart := c.r.latencyChart()
+		if end, legend := chart.Rows[0].Line[1], chart.Legend[4].Text; (end == "360") != (c.max == threshold.Unmeasured) || strings.Contains(legend, "attempts failed") != (end == "360") {
+			t.Errorf("%s: the line ends at %s, and the legend says %q", name, end, legend)
 		}
 	}
 }
@@ -589,6 +633,24 @@ func TestAWideIntervalDoesNotFlattenTheChart(t *testing.T) {
 	}
 	if last := c.YTicks[len(c.YTicks)-1].Text; last != "200" && last != "250" {
 		t.Errorf("the axis reaches up to %s for a figure of 100", last)
+	}
+	// Nor does it look as if it ended there: it has an arrow, where others have a line across.
+	const arrow, across = "m-3 4l3 -4l3 4", "m-3 0h6"
+	ends := func(r Report) (arrows, lines int) {
+		t.Helper()
+		page, err := r.HTML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(page, arrow), strings.Count(page, across)
+	}
+	if arrows, lines := ends(r); !c.Points[0].Cut || arrows != 1 || lines != 1 {
+		t.Errorf("an interval that goes on above the chart has %d arrows and %d ends: %+v", arrows, lines, c.Points[0])
+	}
+	e.Interval = &stats.Interval{Low: 80, High: 125}
+	r.Points[0].Capacity.PerSecond = e
+	if arrows, lines := ends(r); arrows != 0 || lines != 2 {
+		t.Errorf("one that ends in the chart has %d arrows and %d ends", arrows, lines)
 	}
 }
 

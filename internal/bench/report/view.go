@@ -280,7 +280,8 @@ type row struct {
 	Remarks    []string
 
 	// Bytes of a handshake; the mean time of the exchange after it, and its bytes.
-	Sent, Received, Exchange, ExchangeSent, ExchangeReceived string
+	Sent, Received, ExchangeSent, ExchangeReceived string
+	Exchange                                       cell
 }
 
 // cell is a figure with its interval, or what it lacks.
@@ -331,7 +332,7 @@ func (r Report) row(p Point) row {
 	x := row{
 		Replicas: p.Replicas, Valid: p.Valid, PerSecond: cell{Text: none}, Efficiency: cell{Text: none}, ServerCPU: cell{Text: none}, PerCPU: cell{Text: none}, Min: none, Mean: cell{Text: none}, Max: none, Connect: cell{Text: none},
 		Resumption: percent(p.Resumption), Failures: "0", Memory: cell{Text: none}, Balance: none, Idle: none, Limit: none, Remarks: p.Remarks, Kinds: p.kinds(),
-		Sent: byteCount(p.Bytes.Sent), Received: byteCount(p.Bytes.Received), Exchange: none, ExchangeSent: none, ExchangeReceived: none,
+		Sent: byteCount(p.Bytes.Sent), Received: byteCount(p.Bytes.Received), Exchange: cell{Text: none}, ExchangeSent: none, ExchangeReceived: none,
 	}
 	if n := p.Failed(); n > 0 {
 		x.Failures = fmt.Sprintf("%s (%s)", whole(n), strings.Join(classes(p.Failures), ", "))
@@ -354,6 +355,9 @@ func (r Report) row(p Point) row {
 			x.Memory.Text = mebibytes(c.Memory)
 			if c.MemoryPerConnection > 0 {
 				x.Memory.Range = byteCount(float64(c.MemoryPerConnection)) + " a connection"
+				if i := c.MemoryInterval; i != nil {
+					x.Memory.Range += ", " + between(i.Low, i.High, byteCount)
+				}
 			}
 		}
 		if c.Imbalance != nil {
@@ -375,11 +379,12 @@ func (r Report) row(p Point) row {
 			}
 		}
 		if c := l.Connect; c != nil {
-			x.Connect = cell{duration(c.Mean), "max " + duration(c.Max)}
+			x.Connect.Text = duration(c.Mean)
+			if l.Failed == 0 { // else one of those may have waited for longer
+				x.Connect.Range = "max " + duration(c.Max)
+			}
 		}
-		if l.Exchange > 0 {
-			x.Exchange = duration(l.Exchange)
-		}
+		x.Exchange = l.exchange()
 		for _, reason := range l.Reasons() {
 			x.Reasons = append(x.Reasons, "latency, "+reason)
 		}
@@ -401,6 +406,18 @@ func (r Report) row(p Point) row {
 		x.P = append(x.P, c)
 	}
 	return x
+}
+
+// exchange is the time of what followed the handshake.
+func (l Latency) exchange() cell {
+	c := cell{Text: none}
+	if l.Exchange > 0 {
+		c.Text = duration(l.Exchange)
+	}
+	if i := l.ExchangeInterval; i != nil {
+		c.Range = between(i.Low, i.High, seconds)
+	}
+	return c
 }
 
 // evidence is a table of what was observed beside the capacities: a header, and a row

@@ -30,6 +30,8 @@ type Result struct {
 	// share.
 	CPU       CPU   `json:"cpu"`
 	CPUOfPods []CPU `json:"cpuOfPods,omitempty"`
+	// TCP is what all pods sent together.
+	TCP TCP `json:"tcp,omitzero"`
 	// Versions of the programs that made the load, by name: the pods have one image.
 	Versions map[string]string `json:"versions,omitempty"`
 	// PerSecond is the sum of the pods' rates, each over its own window.
@@ -95,6 +97,8 @@ func Merge(shards []Shard) (Result, error) {
 		r.CPU.Used += s.CPU.Used
 		r.CPU.Periods += s.CPU.Periods
 		r.CPU.ThrottledPeriods += s.CPU.ThrottledPeriods
+		r.TCP.Segments += s.TCP.Segments
+		r.TCP.Retransmitted += s.TCP.Retransmitted
 		var count int64
 		for j := range s.Handshakes {
 			h := &s.Handshakes[j]

@@ -51,6 +51,9 @@ type Shard struct {
 	Failures   map[Failure]int64 `json:"failures,omitempty"`
 	Handshakes []Series          `json:"handshakes,omitempty"`
 	CPU        CPU               `json:"cpu"`
+	// TCP is what the pod sent in the window; zeros where that was not observed, and of
+	// older generators.
+	TCP TCP `json:"tcp,omitzero"`
 	// Machine that the pod is on; nil where it cannot see it.
 	Machine *machine.Machine `json:"machine,omitempty"`
 	// Versions of the programs that made the load, by name.
@@ -122,6 +125,12 @@ type CPU struct {
 	Used         int64 `json:"used,omitempty"`
 	MachineTotal int64 `json:"machineTotal,omitempty"`
 	MachineIdle  int64 `json:"machineIdle,omitempty"`
+}
+
+// TCP is how many segments were sent, and sent again.
+type TCP struct {
+	Segments      int64 `json:"segments"`
+	Retransmitted int64 `json:"retransmitted"`
 }
 
 // Tick of the kernel's clocks in /proc/stat (USER_HZ).
@@ -301,6 +310,10 @@ func (s Shard) validate() error {
 	count("cpu.machineTotal", s.CPU.MachineTotal)
 	if s.CPU.MachineIdle < 0 || s.CPU.MachineIdle > s.CPU.MachineTotal {
 		bad("cpu.machineIdle", s.CPU.MachineIdle, fmt.Sprintf("0 to %d, the machine's CPU time", s.CPU.MachineTotal))
+	}
+	count("tcp.segments", s.TCP.Segments)
+	if s.TCP.Retransmitted < 0 || s.TCP.Retransmitted > s.TCP.Segments {
+		bad("tcp.retransmitted", s.TCP.Retransmitted, fmt.Sprintf("0 to %d, the segments", s.TCP.Segments))
 	}
 	if m := s.Machine; m != nil {
 		text("machine.cpuModel", m.CPUModel, false)

@@ -38,6 +38,7 @@ func hybrid(segment, of int, ms ...float64) Shard {
 			Servers: map[string]int64{"gateway-a": int64(len(ms))},
 		}},
 		CPU:      CPU{Client: 873_000 * int64(len(ms)), Periods: 300},
+		TCP:      TCP{Segments: 2000, Retransmitted: 3},
 		Versions: map[string]string{"k6": "v2.2.0"},
 	}
 }
@@ -58,6 +59,19 @@ func TestALineReadsBackAsItWas(t *testing.T) {
 	}
 	if diff := cmp.Diff(s, shards[0], histograms); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// One of a release of before does not tell what it sent.
+func TestALineWithoutWhatWasSentIsRead(t *testing.T) {
+	s := hybrid(0, 1, 1)
+	s.TCP = TCP{}
+	line, err := s.Line()
+	if err != nil || strings.Contains(line, "tcp") {
+		t.Fatalf("%s, %v", line, err)
+	}
+	if back, err := Parse(line); err != nil || back.TCP != (TCP{}) {
+		t.Errorf("%+v, %v", back.TCP, err)
 	}
 }
 
@@ -117,7 +131,7 @@ func TestMergingIsRecordingAllInOneHistogram(t *testing.T) {
 	}
 	n := int64(len(all))
 	if got.Count != n || r.Iterations != n+5 || r.Failures[Alert("handshake_failure")] != 5 || got.Servers["gateway-a"] != n ||
-		got.BytesSent != 1500*n || got.BytesReceived != 9000*n || got.CertificateBytes != 7000*n || r.CPU != (CPU{Client: 873_000 * n, Periods: 1500}) || len(r.CPUOfPods) != 5 || r.StartLag.Count() != 5 || r.Pods != 5 {
+		got.BytesSent != 1500*n || got.BytesReceived != 9000*n || got.CertificateBytes != 7000*n || r.CPU != (CPU{Client: 873_000 * n, Periods: 1500}) || r.TCP != (TCP{Segments: 10_000, Retransmitted: 15}) || len(r.CPUOfPods) != 5 || r.StartLag.Count() != 5 || r.Pods != 5 {
 		t.Errorf("sums: %+v of %+v", got, r)
 	}
 	if want := float64(n) / 30; math.Abs(r.PerSecond-want) > 1e-9 {
@@ -246,6 +260,8 @@ func TestShardsThatCannotBe(t *testing.T) {
 		}, "machine.flags 65: want at most 64"},
 		"a machine of no kind":   {func(s *Shard) { s.Machine = &machine.Machine{CPUModel: strings.Repeat("x", 257)} }, "machine.cpuModel"},
 		"throttled without":      {func(s *Shard) { s.CPU.ThrottledPeriods = 301 }, "cpu.throttledPeriods 301"},
+		"more segments again":    {func(s *Shard) { s.TCP.Retransmitted = 2001 }, "tcp.retransmitted 2001: want 0 to 2000"},
+		"segments of no number":  {func(s *Shard) { s.TCP.Segments = -1 }, "tcp.segments -1"},
 		"sums that overflow":     {func(s *Shard) { s.Failures = map[Failure]int64{HTTP: math.MaxInt64, Reset: math.MaxInt64} }, "failures.HTTP"},
 		"a name without an end":  {func(s *Shard) { s.Handshakes[0].Group = strings.Repeat("x", 300) }, "at most 256 bytes"},
 		"lags without iteration": {func(s *Shard) { s.StartLag = histogram(1, 1, 1, 1) }, "startLag 4"},
