@@ -425,7 +425,7 @@ func TestBenchmarkThatIsNoResult(t *testing.T) {
 	n.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Data: map[string]string{"ca.crt": string(other.certPEM())}})
 	b := benchmark("refused")
 	b.Spec.Target.CARefs[0].Name = "others"
-	b.Spec.Thresholds = []v1alpha1.BenchmarkThreshold{"failures == 0", "p50 <= 10s"}
+	b.Spec.Thresholds = []v1alpha1.BenchmarkThreshold{"failures == 0", "max <= 10s"}
 	n.create(b)
 	n.completed(b)
 	for kind, says := range map[string]string{v1alpha1.ConditionValid: "NoHandshakes", v1alpha1.ConditionPassed: "failures == 0"} {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"qtls.dev/qtls/api/v1alpha1"
@@ -86,8 +87,7 @@ func (r *Reconciler) act(ctx context.Context, s state, a plan.Action) (outcome, 
 		next, err := r.observeUsage(ctx, s, a.Job)
 		return outcome{next: next}, err
 	case plan.DeleteJob:
-		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: a.Job}}
-		return outcome{}, client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		return r.deleteJob(ctx, s, a.Job)
 	case plan.Restore:
 		return r.restore(ctx, s)
 	case plan.Finish:
@@ -169,7 +169,11 @@ func immutable(format string, args ...any) error {
 // another benchmark helps, for a spec does not change.
 func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) error {
 	b, now := s.benchmark, r.Clock.Now()
-	if _, err := thresholdsOf(b); err != nil {
+	thresholds, err := thresholdsOf(b)
+	if err == nil {
+		err = decidable(b, thresholds)
+	}
+	if err != nil {
 		return immutable("%v", err)
 	}
 	for i, p := range b.Spec.Peers {
@@ -244,22 +248,51 @@ func (r *Reconciler) patch(ctx context.Context, g *v1alpha1.QTLSGateway, change 
 	return nil
 }
 
-// restore the gateway, or delete the copy; and take the peers away.
-func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
-	if err := r.deletePeers(ctx, s.benchmark, func(string) bool { return true }); err != nil || !s.observed.Gateway.Held {
+// deleteJob of the load generator. At the end of a run the gateway is put back also where
+// that is refused: the Job ends by itself.
+func (r *Reconciler) deleteJob(ctx context.Context, s state, name string) (outcome, error) {
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.benchmark.Namespace, Name: name}}
+	err := client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	if !refused(err) {
 		return outcome{}, err
 	}
-	if s.benchmark.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
-		return outcome{restored: true}, client.IgnoreNotFound(r.Delete(ctx, s.measured, client.Preconditions{UID: &s.measured.UID}))
+	err = conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "Job %q cannot be deleted: %v; allow it in namespace %q", name, err, job.Namespace)
+	if !s.ending() {
+		return outcome{}, err
 	}
-	err := r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { giveBack(g, heldBy(s.benchmark, g)); return nil })
-	if apierrors.IsNotFound(err) {
+	done, failed := r.restore(ctx, s)
+	return done, errors.Join(failed, err)
+}
+
+// restore the gateway, or delete the copy; and take the peers away, which the gateway does
+// not wait for.
+func (r *Reconciler) restore(ctx context.Context, s state) (outcome, error) {
+	done, err := r.putBack(ctx, s)
+	peers := r.deletePeers(ctx, s.benchmark, func(string) bool { return true })
+	if refused(peers) {
+		peers = conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%v; allow it in namespace %q", peers, s.benchmark.Namespace)
+	}
+	return done, errors.Join(err, peers)
+}
+
+// putBack the gateway, or delete the copy.
+func (r *Reconciler) putBack(ctx context.Context, s state) (outcome, error) {
+	if !s.observed.Gateway.Held {
+		return outcome{}, nil
+	}
+	var err error
+	if s.benchmark.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
+		err = r.patch(ctx, s.measured, func(g *v1alpha1.QTLSGateway) error { giveBack(g, heldBy(s.benchmark, g)); return nil })
+	} else {
+		err = client.IgnoreNotFound(r.Delete(ctx, s.measured, client.Preconditions{UID: &s.measured.UID}))
+	}
+	switch {
+	case apierrors.IsNotFound(err):
 		return outcome{}, nil // the next step sees that it is gone
-	}
-	if refused(err) {
+	case refused(err):
 		return outcome{}, conditions.Waiting(lookForReferences, v1alpha1.ReasonNotApplied, "%v; allow it, for the gateway is not put back", err)
 	}
-	return outcome{restored: true}, err
+	return outcome{restored: err == nil}, err
 }
 
 // release the gateways that a benchmark of this name has, and that is not there:
@@ -401,7 +434,8 @@ func (r *Reconciler) authority(ctx context.Context, namespace string, ref v1alph
 }
 
 // unreadable is what the pods of a Job that ended well have left, and is no
-// result. To look again does not help.
+// result. To look again does not help. A log that cannot be had is waited for, as long as
+// for a node: it may go with its pod.
 type unreadable struct{ error }
 
 // collect what the pods of a Job printed.
@@ -424,7 +458,9 @@ func (r *Reconciler) collect(ctx context.Context, s state, a plan.Action) (recor
 	}
 	result, machines, err := r.read(ctx, pods, generator.Point(s.benchmark, a.Measurements[0]), int(*s.jobs[i].Spec.Completions))
 	var not unreadable
-	if errors.As(err, &not) {
+	_, waits := conditions.AsProblem(err)
+	since := ptr.Deref(s.jobs[i].Status.CompletionTime, metav1.Time{})
+	if errors.As(err, &not) || waits && r.Clock.Now().Sub(since.Time) >= r.Limits.Unschedulable {
 		return record{Attempt: a.Attempt, Reason: v1alpha1.ReasonResultUnreadable, Message: conditions.Shorten(fmt.Sprintf("Job %q: %v", a.Job, err), 1500)}, nil
 	}
 	if err != nil {
@@ -447,7 +483,7 @@ func (r *Reconciler) read(ctx context.Context, pods []corev1.Pod, point string, 
 		}
 		log, err := r.log(ctx, pod)
 		if err != nil {
-			return shard.Result{}, nil, fmt.Errorf("log of pod %s: %w", pod.Name, err)
+			return shard.Result{}, nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonResultUnreadable, "log of pod %q: %v; see that the API server reaches the kubelet of node %q, and that the operator may read logs", pod.Name, err, pod.Spec.NodeName)
 		}
 		found, err := shard.Read(bytes.NewReader(log))
 		switch {

@@ -46,6 +46,11 @@ type state struct {
 // aborted: what is not measured yet will not be.
 func (s state) aborted() bool { return s.benchmark.Status.Phase == v1alpha1.BenchmarkAborting }
 
+// ending: nothing more is measured, and all is put back as it was.
+func (s state) ending() bool {
+	return s.aborted() || s.benchmark.Status.Phase == v1alpha1.BenchmarkRestoring || s.benchmark.Status.Phase.Over()
+}
+
 func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now time.Time) (state, error) {
 	s := state{benchmark: b, plan: plan.Of(b.Spec, b.Status.Plan.Seed), kubernetes: r.Kubernetes}
 	var err error

@@ -27,7 +27,9 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/load"
+	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/testenv"
 )
 
@@ -587,10 +589,82 @@ func TestTwoBenchmarksMeasureAGatewayOneAfterTheOther(t *testing.T) {
 
 func TestPodsShareALoad(t *testing.T) {
 	w := newWorld(t)
+	var mu sync.Mutex
+	segments := map[string][]string{} // by measurement
+	w.result = func(l load.Load, s shard.Segment) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		segments[l.Point] = append(segments[l.Point], s.String())
+		return ideal(l, s)
+	}
 	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) { s.Generator.Pods = ptr.To[int32](2) })
 	w.start()
 	w.reaches(b, v1alpha1.BenchmarkCompleted)
 	wholeRun(w, b)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(segments) != 8 {
+		t.Errorf("%d measurements", len(segments))
+	}
+	for point, of := range segments {
+		if !slices.Equal(of, []string{"0/2", "1/2"}) {
+			t.Errorf("%s: segments %q", point, of)
+		}
+	}
+}
+
+// Somebody mangles a record in the middle of a run: that measurement has no result, and
+// the others have; the run ends, and the gateway is put back.
+func TestARecordThatCannotBeReadIsNoEnd(t *testing.T) {
+	w := newWorld(t)
+	b := w.benchmark()
+	mangled := ""
+	for steps := 0; b.Status.CompletionTime == nil; steps++ {
+		if steps > 300 {
+			t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(w.Client, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if w.get(b); b.Status.Progress == "3/8" && mangled == "" {
+			m := plan.Of(b.Spec, b.Status.Plan.Seed).Measurements[2]
+			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: recordName(b, m)}}
+			w.get(c)
+			mangled = m.Name()
+			c.Data[mangled] = c.Data[mangled][:100]
+			if err := w.Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8")
+	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+	if err := w.untouched(); err != nil {
+		t.Error(err)
+	}
+	missing := 0
+	_, r := w.files(b)
+	for _, p := range r.Points {
+		for _, one := range p.Capacity.Repetitions {
+			if one.Missing {
+				missing++
+			}
+			if says := fmt.Sprintf("ResultUnreadable: ConfigMap %q, key %q, is not what the operator wrote", "scaling-0003-record", mangled); one.Missing && (one.Reasons[0].Rule != validity.NotMeasured || !strings.HasPrefix(one.Reasons[0].Message, says)) {
+				t.Errorf("%+v, want one that says %s", one.Reasons, says)
+			}
+		}
+		for _, one := range p.Latency.Repetitions {
+			if one.Missing {
+				t.Errorf("%+v", one)
+			}
+		}
+	}
+	if missing != 1 {
+		t.Errorf("%d measurements are missing", missing)
+	}
 }
 
 func TestABadMeasurementIsNoResult(t *testing.T) {

@@ -2,6 +2,7 @@ package benchmark
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -289,6 +290,7 @@ func (r *Reconciler) leaveOut(ctx context.Context, s state, name string, without
 
 // deletePeers takes some away, whatever is there of them: those whose names are chosen.
 func (r *Reconciler) deletePeers(ctx context.Context, b *v1alpha1.QTLSBenchmark, choose func(name string) bool) error {
+	var errs []error
 	for _, p := range b.Spec.Peers {
 		if !choose(p.Name) {
 			continue
@@ -300,11 +302,11 @@ func (r *Reconciler) deletePeers(ctx context.Context, b *v1alpha1.QTLSBenchmark,
 				err = r.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: ptr.To(o.GetUID())})
 			}
 			if client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("peer %s: %w", p.Name, err)
+				errs = append(errs, fmt.Errorf("peer %s: %w", p.Name, err))
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // retarget a load at a peer.
@@ -337,16 +339,24 @@ func (r *Reconciler) peerImages(ctx context.Context, b *v1alpha1.QTLSBenchmark) 
 	return images, nil
 }
 
+// comparison with a peer.
+type comparison struct {
+	v1alpha1.BenchmarkComparison
+	// notReady: it has no result, for the peer did not run.
+	notReady bool
+}
+
 // comparisons of a report, for the status.
-func comparisons(b *v1alpha1.QTLSBenchmark, r report.Report) []v1alpha1.BenchmarkComparison {
-	var all []v1alpha1.BenchmarkComparison
+func comparisons(s state, r report.Report) []comparison {
+	b := s.benchmark
+	var all []comparison
 	for _, p := range b.Spec.Peers {
 		for _, mode := range b.Spec.Modes {
 			for _, point := range r.Points {
 				if point.Mode != plan.Subject(mode.Name, p.Name) {
 					continue
 				}
-				one := v1alpha1.BenchmarkComparison{Peer: p.Name, Mode: mode.Name, Replicas: int32(point.Replicas)}
+				one := comparison{BenchmarkComparison: v1alpha1.BenchmarkComparison{Peer: p.Name, Mode: mode.Name, Replicas: int32(point.Replicas)}}
 				i := slices.IndexFunc(r.Peers, func(x report.Peer) bool {
 					return x.Mode == mode.Name && x.Peer == p.Name && x.Replicas == point.Replicas
 				})
@@ -356,6 +366,9 @@ func comparisons(b *v1alpha1.QTLSBenchmark, r report.Report) []v1alpha1.Benchmar
 					var reasons because
 					reasons.add(c.Repetitions)
 					one.InvalidBecause = reasons.list(100)
+					one.notReady = slices.ContainsFunc(s.plan.Measurements, func(m plan.Measurement) bool {
+						return m.Subject() == point.Mode && m.Replicas == one.Replicas && m.Phase == plan.Capacity && s.records[m.Name()].Reason == v1alpha1.ReasonPeerNotReady
+					})
 				} else {
 					one.InvalidBecause = []string{"no repetition has a valid capacity of both"}
 				}

@@ -129,7 +129,7 @@ func TestAComparisonWithoutAResultSaysWhy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, got := range comparisons(s.benchmark, full) {
+		for _, got := range comparisons(s, full) {
 			if got.Ratio != nil || !strings.Contains(strings.Join(got.InvalidBecause, " "), c.says) {
 				t.Errorf("%s: %+v", name, got)
 			}

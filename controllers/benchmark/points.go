@@ -39,10 +39,7 @@ func pointsOf(s state) ([]v1alpha1.BenchmarkPoint, error) {
 		var throughput []stats.Sample
 		first := len(points)
 		for _, n := range slices.Sorted(slices.Values(s.benchmark.Spec.Replicas)) {
-			made, err := measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })
-			if err != nil {
-				return nil, err
-			}
+			made := measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })
 			if len(made) == 0 {
 				continue
 			}

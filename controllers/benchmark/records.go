@@ -113,25 +113,23 @@ func (r *Reconciler) records(ctx context.Context, b *v1alpha1.QTLSBenchmark) (re
 	return all, eachPage(ctx, r.APIReader, b, recordsAtATime, func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} }, func(page *corev1.ConfigMapList) error {
 		for i := range page.Items {
 			if c := &page.Items[i]; metav1.IsControlledBy(c, b) {
-				if err := all.read(c); err != nil {
-					return err
-				}
+				all.read(c)
 			}
 		}
 		return nil
 	})
 }
 
-// read the records of a ConfigMap.
-func (rs records) read(c *corev1.ConfigMap) error {
+// read the records of a ConfigMap. What somebody has made of one that is none has no result:
+// the others have, and a run ends.
+func (rs records) read(c *corev1.ConfigMap) {
 	for name, text := range c.Data {
 		var one record
 		if err := json.Unmarshal([]byte(text), &one); err != nil {
-			return fmt.Errorf("ConfigMap %s, key %s, is not what the operator wrote: %w", c.Name, name, err)
+			one = record{Reason: v1alpha1.ReasonResultUnreadable, Message: fmt.Sprintf("ConfigMap %q, key %q, is not what the operator wrote: %v", c.Name, name, err)}
 		}
 		rs[name] = one
 	}
-	return nil
 }
 
 // summaries of the records that there are. One without, as an operator of before wrote
@@ -158,9 +156,7 @@ func (r *Reconciler) summaries(ctx context.Context, b *v1alpha1.QTLSBenchmark) (
 			if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(item), c); err != nil {
 				return err
 			}
-			if err := whole.read(c); err != nil {
-				return err
-			}
+			whole.read(c)
 			maps.Copy(all, whole.summary())
 			before := c.DeepCopy()
 			for name, one := range whole { // there is one in each

@@ -172,7 +172,7 @@ const neverMade = "not measured: the run ended before"
 // measurements that are recorded, of those chosen; when the run is aborted those
 // too that were planned, for it is of them that the others are a part. Decoded,
 // they take much memory.
-func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measurement, error) {
+func measurements(s state, choose func(plan.Measurement) bool) []report.Measurement {
 	var all []report.Measurement
 	noCapacity := map[string]string{} // why, by measurement
 	limit := 0.0                      // of the generator's pods
@@ -185,15 +185,15 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 			continue
 		}
 		r := report.Measurement{Mode: m.Subject(), Replicas: int(m.Replicas), Phase: validity.Phase(m.Phase), Block: int(m.Repetition)}
-		if !done {
+		result, err := one.decode()
+		switch {
+		case !done:
 			r.Missing = neverMade
-		} else if one.Reason != "" {
+		case one.Reason != "":
 			r.Missing = one.Reason + ": " + one.Message
-		} else {
-			result, err := one.decode()
-			if err != nil {
-				return nil, fmt.Errorf("record of %s: %w", m, err)
-			}
+		case err != nil:
+			r.Missing = fmt.Sprintf("%s: its record has no result: %v", v1alpha1.ReasonResultUnreadable, err)
+		default:
 			r.Result = &result
 			r.Evidence = evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
 			r.Evidence.Generator = evidence.Generator(result, s.plan.Load.Duration, limit)
@@ -203,9 +203,12 @@ func measurements(s state, choose func(plan.Measurement) bool) ([]report.Measure
 				noCapacity[m.Name()] = fmt.Sprintf("%s: %s", reasons[0].Rule, reasons[0].Message)
 			}
 		}
+		if m.Phase == plan.Capacity && r.Missing != "" {
+			noCapacity[m.Name()] = fmt.Sprintf("%s: %s", validity.NotMeasured, r.Missing)
+		}
 		all = append(all, r)
 	}
-	return all, nil
+	return all
 }
 
 // fullReport of a run, point by point: the results of all take more memory than the
@@ -218,11 +221,7 @@ func fullReport(s state) (report.Report, error) {
 	}
 	for _, mode := range top.Modes {
 		for _, n := range s.benchmark.Spec.Replicas {
-			point, err := measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })
-			if err != nil {
-				return report.Report{}, err
-			}
-			if err := b.Add(point); err != nil {
+			if err := b.Add(measurements(s, func(m plan.Measurement) bool { return m.Subject() == mode.Name && m.Replicas == n })); err != nil {
 				return report.Report{}, err
 			}
 		}
@@ -252,6 +251,32 @@ func thresholdsOf(b *v1alpha1.QTLSBenchmark) ([]threshold.Threshold, error) {
 		all = append(all, t)
 	}
 	return all, errors.Join(errs...)
+}
+
+// decidable says which threshold, or comparison, of a benchmark no run can decide, whatever
+// it measures.
+func decidable(b *v1alpha1.QTLSBenchmark, thresholds []threshold.Threshold) error {
+	once := plan.LoadOf(b.Spec.Load).Repetitions == 1
+	var errs []error
+	for i, t := range thresholds {
+		bad := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("spec.thresholds[%d]: %q: %s", i, t, fmt.Sprintf(format, args...)))
+		}
+		switch {
+		case t.Metric == threshold.Efficiency && !slices.Contains(b.Spec.Replicas, 1):
+			bad("the efficiency is relative to 1 replica, and spec.replicas has no 1")
+		case t.Metric == threshold.Efficiency && t.Replicas == 0 && len(b.Spec.Replicas) == 1:
+			bad("the efficiency of 1 replica is 1, and spec.replicas has no other number")
+		case t.Metric == threshold.Resumption && t.Mode == "" && !slices.ContainsFunc(b.Spec.Modes, resumes):
+			bad("no mode resumes; give one handshake: Resumed")
+		case once && !t.Metric.Exact():
+			bad("its verdict needs an interval, and that 2 of spec.load.repetitions")
+		}
+	}
+	if once && b.Spec.BaselineRef != nil {
+		errs = append(errs, errors.New("spec.baselineRef: what is compared needs an interval, and that 2 of spec.load.repetitions"))
+	}
+	return errors.Join(errs...)
 }
 
 // baseline that the spec names; nil without one.

@@ -56,9 +56,9 @@ func TestALatencyAtAPartOfNoCapacityIsNoResult(t *testing.T) {
 			s.records[m.Name()] = one
 		}
 		s.plan.Load.LatencyLoad = 50
-		all, err := measurements(s, func(plan.Measurement) bool { return true })
-		if err != nil || len(all) != 2 {
-			t.Fatalf("%d measurements, %v", len(all), err)
+		all := measurements(s, func(plan.Measurement) bool { return true })
+		if len(all) != 2 {
+			t.Fatalf("%d measurements", len(all))
 		}
 		if e := all[1].Evidence; all[1].Phase != validity.Latency || !strings.HasPrefix(e.CapacityInvalid, c.says) || (c.says == "") != (e.CapacityInvalid == "") {
 			t.Errorf("%s: %q, want %q", name, e.CapacityInvalid, c.says)
@@ -68,6 +68,23 @@ func TestALatencyAtAPartOfNoCapacityIsNoResult(t *testing.T) {
 		}
 		if all[0].Evidence.CapacityInvalid != "" {
 			t.Errorf("%s: the capacity itself is no part of one: %q", name, all[0].Evidence.CapacityInvalid)
+		}
+	}
+}
+
+// What somebody has made of a capacity's record is no result, nor is a latency at a part of it.
+func TestALatencyAtAPartOfACapacityThatIsNotReadIsNoResult(t *testing.T) {
+	s := stateIn(t, inPlace("Running"), 2)
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "record"}}
+	for name, text := range map[string]string{"it is no JSON": "{", "it is empty": "{}", "its result is none": `{"perSecond":20,"result":{"handshakes":7}}`} {
+		c.Data = map[string]string{s.plan.Measurements[0].Name(): text}
+		s.records.read(c)
+		all := measurements(s, func(plan.Measurement) bool { return true })
+		if len(all) != 2 || all[0].Result != nil || !strings.HasPrefix(all[0].Missing, v1alpha1.ReasonResultUnreadable+": ") || all[1].Result == nil || !strings.HasPrefix(all[1].Evidence.CapacityInvalid, "NotMeasured: ResultUnreadable: ") {
+			t.Errorf("%s: %+v", name, all)
+		}
+		if _, err := fullReport(s); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

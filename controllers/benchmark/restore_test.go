@@ -3,11 +3,13 @@ package benchmark
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -21,6 +23,7 @@ import (
 
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/conditions"
 )
 
 // started is a benchmark whose gateway does not come to run.
@@ -32,6 +35,8 @@ type started struct {
 	patches []v1alpha1.QTLSBenchmarkStatus
 	// refuse is why a gateway may not be made or written so; nil where it may.
 	refuse func(*v1alpha1.QTLSGateway) error
+	// keep is why an object may not be deleted; nil where it may.
+	keep func(client.Object) error
 }
 
 // startRun of a benchmark in place that has just scaled its gateway from 3 replicas.
@@ -58,7 +63,7 @@ func toStart(t *testing.T, use v1alpha1.BenchmarkUse) *started {
 	b.Spec.Target = v1alpha1.BenchmarkTarget{CARefs: []v1alpha1.CAReference{{Kind: v1alpha1.CAKindConfigMap, Name: "ca", Key: "ca.crt"}}}
 	g := &v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "web", UID: "9b2e", Generation: 1}, Spec: v1alpha1.QTLSGatewaySpec{
 		Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"}}}}}
-	s := &started{t: t, refuse: func(*v1alpha1.QTLSGateway) error { return nil }}
+	s := &started{t: t, refuse: func(*v1alpha1.QTLSGateway) error { return nil }, keep: func(client.Object) error { return nil }}
 	// As the API server does, a change of the spec makes another generation.
 	s.r = onFake(t, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -69,6 +74,12 @@ func toStart(t *testing.T, use v1alpha1.BenchmarkUse) *started {
 				g.Generation = 1
 			}
 			return c.Create(ctx, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if err := s.keep(o); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if g, is := o.(*v1alpha1.QTLSGateway); is {
@@ -115,6 +126,50 @@ func (s *started) somebody(change func(*v1alpha1.QTLSGateway)) {
 	g := s.gateway()
 	change(g)
 	if err := s.Update(s.t.Context(), g); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// loaded has the gateway run, and the load of the first measurement end at a time.
+func (s *started) loaded(at time.Time) *batchv1.Job {
+	s.t.Helper()
+	s.somebody(func(g *v1alpha1.QTLSGateway) {
+		g.Status = v1alpha1.QTLSGatewayStatus{ObservedGeneration: g.Generation, Replicas: *g.Spec.Replicas, ReadyReplicas: *g.Spec.Replicas,
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, ObservedGeneration: g.Generation}}}
+	})
+	s.step()
+	jobs := s.jobs()
+	if len(jobs) != 1 {
+		s.t.Fatalf("%d Jobs: %+v", len(jobs), s.benchmark().Status)
+	}
+	job := &jobs[0]
+	job.Status.CompletionTime = ptr.To(metav1.NewTime(at))
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	if err := s.Status().Update(s.t.Context(), job); err != nil {
+		s.t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: "load-0", Labels: map[string]string{batchv1.JobNameLabel: job.Name},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+	if err := s.Create(s.t.Context(), pod); err != nil {
+		s.t.Fatal(err)
+	}
+	return job
+}
+
+func (s *started) jobs() []batchv1.Job {
+	s.t.Helper()
+	var jobs batchv1.JobList
+	if err := s.List(s.t.Context(), &jobs, client.InNamespace("bench")); err != nil {
+		s.t.Fatal(err)
+	}
+	return jobs.Items
+}
+
+func (s *started) cancel() {
+	s.t.Helper()
+	b := s.benchmark()
+	b.Spec.Cancel = true
+	if err := s.Update(s.t.Context(), b); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -333,11 +388,7 @@ func TestReplicasThatAreForbiddenAreNotSaidToBeSet(t *testing.T) {
 // A gateway that may not be put back is tried on, and that is said beside why the run ended.
 func TestAGatewayThatMayNotBePutBackIsSaid(t *testing.T) {
 	s := startRun(t)
-	b := s.benchmark()
-	b.Spec.Cancel = true
-	if err := s.Update(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	s.cancel()
 	s.refuse = forbid
 	for range 4 {
 		s.step()
@@ -347,4 +398,55 @@ func TestAGatewayThatMayNotBePutBackIsSaid(t *testing.T) {
 	wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonCancelled, "")
 	s.refuse = func(*v1alpha1.QTLSGateway) error { return nil }
 	wantCondition(t, s.ends(), v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+}
+
+// A webhook, say, has Jobs stay. A gateway that is in use does not wait for it.
+func TestAGatewayIsPutBackThoughAJobMayNotBeDeleted(t *testing.T) {
+	s := startRun(t)
+	job := s.loaded(noon)
+	s.cancel()
+	s.keep = func(o client.Object) error {
+		if _, is := o.(*batchv1.Job); is {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, o.GetName(), errors.New("a policy keeps it"))
+		}
+		return nil
+	}
+	for range 3 {
+		s.step()
+	}
+	if g := s.gateway(); *g.Spec.Replicas != 3 || g.Annotations[v1alpha1.AnnotationBenchmark] != "" {
+		t.Errorf("%d replicas, %v", *g.Spec.Replicas, g.Annotations)
+	}
+	after := s.benchmark().Status
+	wantCondition(t, after, v1alpha1.ConditionRestored, "False", v1alpha1.ReasonNotApplied, fmt.Sprintf("Job %q cannot be deleted", job.Name))
+	wantCondition(t, after, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonCancelled, "")
+	s.keep = func(client.Object) error { return nil }
+	wantCondition(t, s.ends(), v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "has the replicas that it had before: 3")
+	if jobs := s.jobs(); len(jobs) > 0 {
+		t.Errorf("%d Jobs are left", len(jobs))
+	}
+}
+
+// Nor for a peer that stays; and the other one goes.
+func TestAGatewayIsPutBackThoughAPeerMayNotBeDeleted(t *testing.T) {
+	r, s := twoPeers(t, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+		if o.GetName() == "scaling-peer-of-p256" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, o.GetName(), errors.New("a policy keeps it"))
+		}
+		return c.Delete(ctx, o, opts...)
+	}})
+	if _, err := r.applyPeers(t.Context(), s, 1); err != nil {
+		t.Fatal(err)
+	}
+	done, err := r.act(t.Context(), s, plan.Action{Kind: plan.Restore})
+	if problem, is := conditions.AsProblem(err); !is || problem.After <= 0 || !strings.Contains(problem.Message, "peer of-p256: ") || !strings.Contains(problem.Message, "a policy keeps it") || !done.restored {
+		t.Errorf("%v, restored: %t", err, done.restored)
+	}
+	g := &v1alpha1.QTLSGateway{}
+	if err := r.Get(t.Context(), client.ObjectKey{Namespace: "bench", Name: "web"}, g); err != nil || *g.Spec.Replicas != 3 || len(g.Annotations) > 0 {
+		t.Errorf("%d replicas, %v, %v", *g.Spec.Replicas, g.Annotations, err)
+	}
+	if there := peersThere(t, r); !slices.Equal(there, []string{"Service scaling-peer-of-p256", "Deployment scaling-peer-of-p256"}) {
+		t.Errorf("%q are there", there)
+	}
 }

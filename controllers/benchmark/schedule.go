@@ -2,6 +2,7 @@ package benchmark
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -70,6 +71,8 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	}
 	d := parsed.Decide(stateOfSchedule(s, runs, now))
 	after.Active = d.Active
+	// Before another one is made: a quota may have no room for it else.
+	kept := r.deleteOld(ctx, s.Namespace, d.Delete)
 	if !d.Make.IsZero() {
 		b := scheduled(s, d.Make, d.Baseline)
 		if err := r.create(ctx, s, b); err != nil {
@@ -101,13 +104,19 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		wait = min(d.Next.Sub(now)+time.Second, time.Minute)
 		ready(metav1.ConditionTrue, v1alpha1.ReasonScheduled, "the next benchmark is made at "+d.Next.Format(time.RFC3339))
 	}
-	for _, name := range d.Delete {
-		b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+	return ctrl.Result{RequeueAfter: wait}, errors.Join(kept, r.report(ctx, s, after))
+}
+
+// deleteOld benchmarks, as many as can be.
+func (r *ScheduleReconciler) deleteOld(ctx context.Context, namespace string, names []string) error {
+	var errs []error
+	for _, name := range names {
+		b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		if err := r.Delete(ctx, b, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("QTLSBenchmark %s: %w", name, err)
+			errs = append(errs, fmt.Errorf("QTLSBenchmark %s: %w", name, err))
 		}
 	}
-	return ctrl.Result{RequeueAfter: wait}, r.report(ctx, s, after)
+	return errors.Join(errs...)
 }
 
 // waits says what a benchmark waits for that has not begun; nil where it has.

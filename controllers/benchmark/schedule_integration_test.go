@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -238,6 +239,38 @@ func TestAnOperatorThatDiesMakesNoBenchmarkTwice(t *testing.T) {
 			t.Errorf("night %d: made %v, and there are %q", night, made, n.names())
 		}
 		n.tonight()
+	}
+}
+
+// A quota has room for two benchmarks. Both are over when the third is due, and one of them
+// is to go.
+func TestAScheduleMakesRoomBeforeItNeedsIt(t *testing.T) {
+	n := newNightly(t, func(s *v1alpha1.QTLSBenchmarkScheduleSpec) { s.SuccessfulHistoryLimit = ptr.To[int32](1) })
+	watching, err := client.NewWithWatch(testenv.Config(), client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quota := interceptor.NewClient(watching, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if there := n.names(); len(there) >= 2 {
+			return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("qtlsbenchmarks").GroupResource(), o.GetName(), errors.New("exceeded quota: count"))
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	var made []string
+	for night := range 3 {
+		name := schedule.Name("nightly", n.clock.Now())
+		if err := n.step(quota); err != nil {
+			t.Fatal(err)
+		}
+		if n.get(n.schedule); n.schedule.Status.Active != name {
+			t.Fatalf("night %d: %q are there, and not %s: %+v", night, n.names(), name, n.schedule.Status)
+		}
+		made = append(made, name)
+		n.end(name, v1alpha1.BenchmarkCompleted, "True")
+		n.tonight()
+	}
+	if want := made[1:]; !slices.Equal(n.names(), want) {
+		t.Errorf("%q are there, want %q", n.names(), want)
 	}
 }
 

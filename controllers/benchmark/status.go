@@ -69,7 +69,9 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 
 	if s.retold(a, done) {
-		maps.Copy(s.records, done.recorded)
+		records := maps.Clone(s.records)
+		maps.Copy(records, done.recorded)
+		s.records = records
 		points, err := pointsOf(s)
 		if err != nil {
 			return after, err
@@ -82,7 +84,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		if s.plan.GivesUp(s.observed) {
 			message, never = fmt.Sprintf("%s; it was waited for that for %s (spec.maxDuration)", message, s.plan.Most), true
 		}
-		if a.Kind == plan.Restore { // Complete says why the run was aborted, where it was
+		if a.Kind == plan.Restore || a.Kind == plan.DeleteJob && s.ending() { // Complete says why the run was aborted, where it was
 			set(v1alpha1.ConditionRestored, metav1.ConditionFalse, problem.Reason, problem.Message)
 			return after, nil
 		}
@@ -134,42 +136,56 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		after.Phase = v1alpha1.BenchmarkAborting
 		complete(metav1.ConditionFalse, a.Reason, a.Message)
 	case plan.Finish:
-		after.CompletionTime = &metav1.Time{Time: now.Truncate(time.Second)}
-		say := func(kind string, j *report.Judgement) {
-			if j == nil {
-				return
-			}
-			status := metav1.ConditionFalse
-			if j.Holds {
-				status = metav1.ConditionTrue
-			}
-			set(kind, status, j.Reason, j.Message)
+		finish(&after, s, done, set)
+	}
+	restored(&after, s, done, set)
+	return after, nil
+}
+
+// setCondition of a status.
+type setCondition func(kind string, status metav1.ConditionStatus, reason, message string)
+
+// finish says what came of a run: its report, and whether it was one of all that was planned.
+func finish(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set setCondition) {
+	b := s.benchmark
+	after.CompletionTime = &metav1.Time{Time: s.observed.Now.Truncate(time.Second)}
+	say := func(kind string, j *report.Judgement) {
+		if j == nil {
+			return
 		}
-		if done.report != nil {
-			after.Scaling = scalingOf(*done.report)
-			if done.unstored == nil {
-				after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
-			}
-			after.Peers = comparisons(b, *done.report)
-			peersCompared(after, set)
-			say(v1alpha1.ConditionCompared, done.report.Compared())
-			say(v1alpha1.ConditionPassed, done.report.Passed())
-		} else {
-			say(v1alpha1.ConditionPassed, unmeasured(b).Passed())
+		status := metav1.ConditionFalse
+		if j.Holds {
+			status = metav1.ConditionTrue
 		}
-		if after.Phase != v1alpha1.BenchmarkAborting {
-			after.Phase = v1alpha1.BenchmarkCompleted
-			complete(metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; %s", after.Progress, whereReportIs(b, done)))
-			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "everything is measured")
-			break
+		set(kind, status, j.Reason, j.Message)
+	}
+	if done.report != nil {
+		after.Scaling = scalingOf(*done.report)
+		if done.unstored == nil {
+			after.ReportRef = &v1alpha1.BenchmarkReportReference{Name: reportName(b)}
 		}
-		why := whyAborted(b)
-		if why.Reason == v1alpha1.ReasonCancelled {
-			after.Phase = v1alpha1.BenchmarkCancelled
-			complete(metav1.ConditionTrue, why.Reason, fmt.Sprintf("spec.cancel is true: %s measurements are made; %s", after.Progress, whereReportIs(b, done)))
-			set(v1alpha1.ConditionFailed, metav1.ConditionFalse, why.Reason, "it was cancelled")
-			break
+		compared := comparisons(s, *done.report)
+		after.Peers = nil
+		for _, c := range compared {
+			after.Peers = append(after.Peers, c.BenchmarkComparison)
 		}
+		peersCompared(compared, leftOut(*after), set)
+		say(v1alpha1.ConditionCompared, done.report.Compared())
+		say(v1alpha1.ConditionPassed, done.report.Passed())
+	} else {
+		say(v1alpha1.ConditionPassed, unmeasured(b).Passed())
+	}
+	why := whyAborted(b)
+	switch {
+	case !s.aborted():
+		after.Phase = v1alpha1.BenchmarkCompleted
+		set(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, fmt.Sprintf("%s measurements are made; %s", after.Progress, whereReportIs(b, done)))
+		set(v1alpha1.ConditionFailed, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "everything is measured")
+	case why.Reason == v1alpha1.ReasonCancelled:
+		after.Phase = v1alpha1.BenchmarkCancelled
+		set(v1alpha1.ConditionComplete, metav1.ConditionTrue, why.Reason, fmt.Sprintf("spec.cancel is true: %s measurements are made; %s", after.Progress, whereReportIs(b, done)))
+		set(v1alpha1.ConditionFailed, metav1.ConditionFalse, why.Reason, "it was cancelled")
+	default:
 		after.Phase = v1alpha1.BenchmarkFailed // Complete says why already
 		told := why.String()
 		if done.unstored != nil {
@@ -177,8 +193,6 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 		}
 		set(v1alpha1.ConditionFailed, metav1.ConditionTrue, why.Reason, told)
 	}
-	restored(&after, s, done, set)
-	return after, nil
 }
 
 // whyAborted is what the condition Complete says of a run that was aborted.
@@ -222,7 +236,7 @@ func inUse(b *v1alpha1.QTLSBenchmark) string {
 
 // restored says how the gateway was put back: what was just done or, where that
 // could not be written down, what is there now.
-func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set setCondition) {
 	b, g, name := s.benchmark, s.measured, s.benchmark.Spec.GatewayRef.Name
 	back := func(format string, args ...any) {
 		set(v1alpha1.ConditionRestored, metav1.ConditionTrue, v1alpha1.ReasonRestored, fmt.Sprintf(format, args...))
@@ -259,31 +273,28 @@ func restored(after *v1alpha1.QTLSBenchmarkStatus, s state, done outcome, set fu
 }
 
 // peersCompared says whether there is a ratio of each comparison, of all repetitions that
-// a peer could have, in a status that has them all.
-func peersCompared(after v1alpha1.QTLSBenchmarkStatus, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
-	told, without, reason := leftOut(after), 0, v1alpha1.ReasonPeersNotCompared
-	isTold := len(told) > 0
-	for _, c := range after.Peers {
+// a peer could have; told is what was said already of peers that do not run.
+func peersCompared(compared []comparison, told []string, set setCondition) {
+	without, reason, isTold := 0, v1alpha1.ReasonPeersNotCompared, len(told) > 0
+	for _, c := range compared {
 		if c.Ratio != nil {
 			continue
 		}
 		without++
-		why := strings.Join(c.InvalidBecause, "; ")
-		notReady := strings.Contains(why, v1alpha1.ReasonPeerNotReady)
-		if notReady {
+		if c.notReady {
 			reason = v1alpha1.ReasonPeerNotReady
 		}
-		if !notReady || !isTold {
-			told = append(told, fmt.Sprintf("peer %q in mode %s with %d replicas: %s", c.Peer, c.Mode, c.Replicas, why))
+		if !c.notReady || !isTold {
+			told = append(told, fmt.Sprintf("peer %q in mode %s with %d replicas: %s", c.Peer, c.Mode, c.Replicas, strings.Join(c.InvalidBecause, "; ")))
 		}
 	}
 	switch {
 	case without > 0:
-		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d comparisons with peers have no result: %s", without, len(after.Peers), strings.Join(told, " | ")))
-	case len(after.Peers) > 0 && isTold:
-		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, fmt.Sprintf("each of %d comparisons with peers has a result, of fewer repetitions: %s", len(after.Peers), strings.Join(told, " | ")))
-	case len(after.Peers) > 0:
-		set(v1alpha1.ConditionPeersCompared, metav1.ConditionTrue, v1alpha1.ReasonPeersCompared, fmt.Sprintf("each of %d comparisons with peers has a result", len(after.Peers)))
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d comparisons with peers have no result: %s", without, len(compared), strings.Join(told, " | ")))
+	case len(compared) > 0 && isTold:
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionFalse, v1alpha1.ReasonPeerNotReady, fmt.Sprintf("each of %d comparisons with peers has a result, of fewer repetitions: %s", len(compared), strings.Join(told, " | ")))
+	case len(compared) > 0:
+		set(v1alpha1.ConditionPeersCompared, metav1.ConditionTrue, v1alpha1.ReasonPeersCompared, fmt.Sprintf("each of %d comparisons with peers has a result", len(compared)))
 	}
 }
 
@@ -297,7 +308,7 @@ func leftOut(after v1alpha1.QTLSBenchmarkStatus) []string {
 }
 
 // judged says of all points together whether they are results.
-func judged(points []v1alpha1.BenchmarkPoint, set func(kind string, status metav1.ConditionStatus, reason, message string)) {
+func judged(points []v1alpha1.BenchmarkPoint, set setCondition) {
 	var invalid []string
 	for _, point := range points {
 		if !point.Valid {

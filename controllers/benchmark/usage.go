@@ -116,17 +116,20 @@ func samplesIn(text string) (s samples, err error) {
 	return s, err
 }
 
-// moments of a Job at which pods are sampled: before its load, when its window
-// begins, and just before it ends. What is used between the latter two is of the load
-// alone. The samples lie on the Job, so that whoever collects its result has them.
-var moments = []string{v1alpha1.AnnotationUsageIdle, v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd}
+// moments of a Job at which pods are sampled: before its load, just before it, when its
+// window begins, and just before that ends. What comes between the first two is of others,
+// and what is used between the latter two of the load alone. The samples lie on the Job, so
+// that whoever collects its result has them.
+var moments = []string{v1alpha1.AnnotationUsageIdle, v1alpha1.AnnotationUsageQuiet, v1alpha1.AnnotationUsageBegin, v1alpha1.AnnotationUsageEnd}
 
 // moment says when a sample is due, and until when it makes sense.
 func moment(l load.Load, which string) (due, until time.Time) {
 	start, begin, end, window := time.Unix(0, l.Start), l.Begin(), l.End(), l.Window
 	switch which {
 	case v1alpha1.AnnotationUsageIdle:
-		return start.Add(-idleBefore), start
+		return start.Add(-idleBefore), start.Add(-2 * quietBefore)
+	case v1alpha1.AnnotationUsageQuiet:
+		return start.Add(-quietBefore), start
 	case v1alpha1.AnnotationUsageBegin:
 		return begin, begin.Add(window / 4)
 	default:
@@ -134,8 +137,10 @@ func moment(l load.Load, which string) (due, until time.Time) {
 	}
 }
 
-// idleBefore a load: the pods of its generator start then, and none connects.
-const idleBefore = 3 * time.Second
+// idleBefore a load the pods of its generator start, and look whether the gateway takes
+// TCP connections; quietBefore it none of them has made one of TLS yet. Between the two a
+// rate shows of one connection in seconds.
+const idleBefore, quietBefore = 5 * time.Second, time.Second
 
 // observeUsage takes the samples that are due, and says after how long the next
 // one is. What is missed stays unobserved, and makes the measurement no result; it is
@@ -147,7 +152,7 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 	if err != nil || job.DeletionTimestamp != nil {
 		return 0, nil // not the operator's, or no longer: nothing to observe
 	}
-	for _, which := range moments {
+	for i, which := range moments {
 		if _, done := job.Annotations[which]; done {
 			continue
 		}
@@ -160,9 +165,9 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 			return due.Sub(now), nil
 		}
 		patience := askFor
-		if which == v1alpha1.AnnotationUsageBegin { // and be there for the next
-			end, _ := moment(l, v1alpha1.AnnotationUsageEnd)
-			patience = min(askFor, max(askBriefly, end.Sub(now)))
+		if i+1 < len(moments) { // and be there for the next
+			next, _ := moment(l, moments[i+1])
+			patience = min(askFor, max(askBriefly, next.Sub(now)))
 		}
 		taken, err := r.sample(ctx, s.measured, patience)
 		if err != nil {
@@ -292,20 +297,23 @@ func killsSince(moment time.Time, containers []corev1.ContainerStatus) (kills in
 
 // usageOf the gateway while a Job made its load; nil if it was not observed.
 func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
-	var taken [3]samples
-	for i, which := range moments {
-		var err error
-		if taken[i], err = samplesIn(job.Annotations[which]); err != nil && which != v1alpha1.AnnotationUsageIdle {
+	taken := map[string]samples{}
+	for _, which := range moments {
+		some, err := samplesIn(job.Annotations[which])
+		if err != nil && (which == v1alpha1.AnnotationUsageBegin || which == v1alpha1.AnnotationUsageEnd) {
 			return nil
 		}
+		taken[which] = some
 	}
-	idle, begin, end := taken[0], taken[1], taken[2]
+	idle, quiet, begin, end := taken[v1alpha1.AnnotationUsageIdle], taken[v1alpha1.AnnotationUsageQuiet], taken[v1alpha1.AnnotationUsageBegin], taken[v1alpha1.AnnotationUsageEnd]
+	l, _ := generator.LoadIn(job) // nothing is before one that is not known
 	u := &usage{Versions: map[string]string{}}
 	for uid, before := range begin {
 		after, there := end[uid]
 		one := validity.Replica{Disturbed: true, Silent: true}
 		if there {
 			one = evidence.Replica(before.Usage, after.Usage)
+			one.Others = evidence.Others(idle[uid].Usage, quiet[uid].Usage, time.Unix(0, l.Start))
 			maps.Copy(u.Versions, after.Usage.Versions)
 		}
 		one.Name, one.Node, one.Quota = before.Name, before.Node, quota(g)
@@ -334,12 +342,7 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 			u.Replicas = append(u.Replicas, validity.Replica{Name: after.Name, Node: after.Node, Quota: quota(g), Disturbed: true, Silent: true})
 		}
 	}
-	slices.SortFunc(u.Replicas, func(a, b validity.Replica) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(u.Replicas, func(a, b validity.Replica) int { return strings.Compare(a.Name, b.Name) })
 	return u
 }
 

@@ -46,7 +46,8 @@ func limited(w *world) {
 }
 
 // runObserved runs a benchmark of one replica by hand, with a clock that goes to
-// the moments at which the pods are sampled; late says by how much it misses them.
+// the moments at which the pods are sampled; late says by how much it misses them. To the
+// connections that a pod has had by w.usage come 100 a second of the load.
 func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenchmarkSpec)) *v1alpha1.QTLSBenchmark {
 	w.t.Helper()
 	start := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -54,6 +55,13 @@ func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenc
 	w.clock = at
 	if late > 0 {
 		w.unobserved, w.limits.Attempts = true, 1 // the last
+	}
+	var loaded time.Time // since when there is a load
+	others := w.usage
+	w.usage = func(at time.Time) (dataplane.Usage, error) {
+		u, err := others(at)
+		u.TLSConnections += max(at.Sub(loaded), 0).Milliseconds() / 10
+		return u, err
 	}
 	change = append(change, func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1} })
 	b := w.benchmark(change...)
@@ -89,7 +97,8 @@ func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenc
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			for _, due := range []time.Time{time.Unix(0, l.Start).Add(-idleBefore), l.Begin(), l.End().Add(-500 * time.Millisecond)} {
+			loaded = time.Unix(0, l.Start)
+			for _, due := range []time.Time{loaded.Add(-idleBefore), loaded.Add(-quietBefore), l.Begin(), l.End().Add(-500 * time.Millisecond)} {
 				if again := step(); late == 0 && at.Now().Add(again).Sub(due).Abs() > 10*time.Millisecond {
 					w.t.Errorf("at %s it is looked again after %s, and a sample is due at %s", at.Now(), again, due)
 				}
@@ -106,12 +115,12 @@ func runObserved(w *world, late time.Duration, change ...func(*v1alpha1.QTLSBenc
 }
 
 // used is a pod's usage since noon, of a share of its quota of 50m, and of a
-// machine that is idle for another.
+// machine that is idle for another. Nobody connects to it.
 func used(share, idle float64) func(time.Time) (dataplane.Usage, error) {
 	return func(at time.Time) (dataplane.Usage, error) {
 		since := at.Sub(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC))
 		ticks := since.Milliseconds()
-		return dataplane.Usage{Versions: map[string]string{"HAProxy": "3.2.1"}, Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), TLSConnections: ticks / 10, Machine: machine.Machine{CPUModel: "Some CPU", CPUs: 2},
+		return dataplane.Usage{Versions: map[string]string{"HAProxy": "3.2.1"}, Time: at.UnixNano(), Worker: "8@1", CPU: int64(0.05 * share * float64(since)), Machine: machine.Machine{CPUModel: "Some CPU", CPUs: 2},
 			MachineTotal: 2 * ticks, MachineIdle: int64(2 * idle * float64(ticks))}, nil
 	}
 }
@@ -308,6 +317,21 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 		"replicas that are not": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			s.Thresholds = []v1alpha1.BenchmarkThreshold{"efficiency@8 >= 0.9"}
 		}, v1alpha1.ReasonInvalid, "8 is none of spec.replicas"},
+		"an efficiency without one replica": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Replicas, s.Thresholds = []int32{2, 4}, []v1alpha1.BenchmarkThreshold{"efficiency@4 >= 0.9"}
+		}, v1alpha1.ReasonInvalid, `spec.thresholds[0]: "efficiency@4 >= 0.9": the efficiency is relative to 1 replica, and spec.replicas has no 1`},
+		"an efficiency of nothing but one replica": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Replicas, s.Thresholds = []int32{1}, []v1alpha1.BenchmarkThreshold{"efficiency >= 0.9"}
+		}, v1alpha1.ReasonInvalid, "spec.replicas has no other number"},
+		"a resumption of full handshakes": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Thresholds = []v1alpha1.BenchmarkThreshold{"failures == 0", "resumption >= 99%"}
+		}, v1alpha1.ReasonInvalid, `spec.thresholds[1]: "resumption >= 99%": no mode resumes`},
+		"an interval of one repetition": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Load.Repetitions, s.Thresholds = ptr.To[int32](1), []v1alpha1.BenchmarkThreshold{"failures == 0", "max < 1s", "p50 < 5ms"}
+		}, v1alpha1.ReasonInvalid, `spec.thresholds[2]: "p50 < 5ms": its verdict needs an interval, and that 2 of spec.load.repetitions`},
+		"a comparison of one repetition": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Load.Repetitions, s.BaselineRef = ptr.To[int32](1), &v1alpha1.BenchmarkBaseline{Name: "garbage"}
+		}, v1alpha1.ReasonInvalid, "spec.baselineRef: what is compared needs an interval"},
 		"more clients than there can be": {func(s *v1alpha1.QTLSBenchmarkSpec) {
 			s.Replicas, s.Load.VirtualUsersPerReplica = []int32{100}, ptr.To[int32](256)
 		}, v1alpha1.ReasonInvalid, "are 25600 clients, and a load has 10000 at most"},
@@ -368,6 +392,9 @@ func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {
 		"the HSM is what the replica waits for": {with(used(0.3, 0.5), func(u *dataplane.Usage, since time.Duration) {
 			u.HSM = &dataplane.HSMUsage{Time: u.Time, Members: []dataplane.HSMMemberUsage{{Name: "a", Sessions: 4, Signatures: since.Milliseconds() / 10, Waited: since * 39 / 10}}}
 		}), 0, "NotSaturated"},
+		"others connect to the gateway, twice a second": {with(used(0.99, 0.5), func(u *dataplane.Usage, since time.Duration) {
+			u.TLSConnections = since.Milliseconds() / 500
+		}), 0, "OtherTraffic: just before the load the replicas had 2.0 TLS connections a second, 2 % of its rate"},
 		"HAProxy is restarted": {func(at time.Time) (dataplane.Usage, error) {
 			u, err := used(0.99, 0.5)(at)
 			u.Worker = at.String()

@@ -3,11 +3,13 @@ package benchmark
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +25,15 @@ const gatewayIndex = "spec.gatewayRef.name"
 
 // workers: benchmarks share the machines that they measure, and a step is short.
 const workers = 2
+
+// mostRetry is how long an error of the moment is waited after at most: samples are due at
+// moments, and a run has an end.
+const mostRetry = 30 * time.Second
+
+// retries after errors of the moment: at once, and later and later.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, mostRetry)
+}
 
 // SetupWithManager registers the controller and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -41,7 +52,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// their status changes with it.
 		Owns(&appsv1.Deployment{}, builder.OnlyMetadata).
 		Watches(&v1alpha1.QTLSGateway{}, handler.EnqueueRequestsFromMapFunc(r.ofGateway)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: retries()}).
 		Complete(r)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,9 +13,21 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"qtls.dev/qtls/api/v1alpha1"
 )
+
+// A run whose log, or whose agents, cannot be had for hours goes on soon when they can.
+func TestErrorsOfTheMomentAreTriedAgainSoon(t *testing.T) {
+	limiter, last := retries(), time.Duration(0)
+	for range 100 {
+		last = limiter.When(reconcile.Request{})
+	}
+	if last != mostRetry || mostRetry > lookAgain {
+		t.Errorf("after many errors it is tried again after %s", last)
+	}
+}
 
 // Benchmarks that are over stay for years, as the measure of others. What happens to
 // their gateway is nothing to them, and their records, which may be many, are not read.

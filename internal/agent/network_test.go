@@ -169,8 +169,8 @@ func (n *network) cut(address string) {
 type line struct {
 	// delay of each packet, in nanoseconds.
 	delay atomic.Int64
-	// loses every so many-th packet to the far end; 0: none.
-	loses atomic.Int64
+	// loses every so many-th packet to the far end, and losesBack to the near one; 0: none.
+	loses, losesBack atomic.Int64
 }
 
 const nearEnd, farEnd = "192.0.2.1", "192.0.2.2"
@@ -180,7 +180,7 @@ func newLine(t *testing.T, far *network) *line {
 	l := &line{}
 	a, b := tunnel(t, nil, nearEnd), tunnel(t, far, farEnd)
 	go l.carry(b, a, &l.loses)
-	go l.carry(a, b, nil)
+	go l.carry(a, b, &l.losesBack)
 	return l
 }
 
@@ -235,10 +235,8 @@ func (l *line) carry(to, from *os.File, loses *atomic.Int64) {
 			if err != nil {
 				return // it is closed
 			}
-			if loses != nil {
-				if every := loses.Load(); every > 0 && n%every == 0 {
-					continue
-				}
+			if every := loses.Load(); every > 0 && n%every == 0 {
+				continue
 			}
 			queue <- packet{time.Now().Add(time.Duration(l.delay.Load())), bytes.Clone(buffer[:size])}
 		}

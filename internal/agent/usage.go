@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"qtls.dev/qtls/internal/algorithms"
 	"qtls.dev/qtls/internal/dataplane"
 	"qtls.dev/qtls/internal/haproxy/runtime"
 	"qtls.dev/qtls/internal/machine"
@@ -63,21 +64,17 @@ func (a *Agent) usage(w http.ResponseWriter, r *http.Request) {
 }
 
 func usageOf(ctx context.Context, admin runtime.Admin) (dataplane.Usage, error) {
-	info, err := admin.Info(ctx)
-	if err != nil {
-		return dataplane.Usage{}, err
-	}
-	cpu, err := admin.CPUTime(ctx)
+	info, cpu, err := admin.Usage(ctx)
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
 	now := time.Now()
 	// A container sees its node's: /proc/stat is of no namespace.
-	stat, err := os.ReadFile("/proc/stat")
+	stat, err := os.ReadFile(machine.StatFile)
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
-	total, idle, err := parseStat(string(stat))
+	total, idle, err := machine.ParseStat(string(stat))
 	if err != nil {
 		return dataplane.Usage{}, err
 	}
@@ -92,7 +89,7 @@ func usageOf(ctx context.Context, admin runtime.Admin) (dataplane.Usage, error) 
 // networkOf this process, which is its pod's: TCP's counters, and the bytes of all
 // interfaces but loopback.
 func networkOf(read func(string) ([]byte, error)) (dataplane.Network, error) {
-	snmp, err := read("/proc/self/net/snmp")
+	snmp, err := read(machine.SNMPFile)
 	if err != nil {
 		return dataplane.Network{}, err
 	}
@@ -101,7 +98,7 @@ func networkOf(read func(string) ([]byte, error)) (dataplane.Network, error) {
 		return dataplane.Network{}, err
 	}
 	var n dataplane.Network
-	if n.Segments, n.Retransmitted, err = parseTCP(string(snmp)); err != nil {
+	if n.Segments, n.Retransmitted, err = machine.ParseTCP(string(snmp)); err != nil {
 		return dataplane.Network{}, err
 	}
 	for line := range strings.Lines(string(dev)) {
@@ -122,34 +119,6 @@ func networkOf(read func(string) ([]byte, error)) (dataplane.Network, error) {
 		n.BytesReceived, n.BytesSent = n.BytesReceived+received, n.BytesSent+sent
 	}
 	return n, nil
-}
-
-// parseTCP reads from /proc/net/snmp how many segments were sent, and sent again: a
-// line with the names of TCP's counters, and one with their values. The kernel does
-// not count the latter among the former.
-func parseTCP(snmp string) (segments, again int64, err error) {
-	var names []string
-	for line := range strings.Lines(snmp) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0 || fields[0] != "Tcp:":
-		case names == nil:
-			names = fields
-		default:
-			counters := map[string]int64{}
-			for i := 1; i < min(len(names), len(fields)); i++ {
-				if counters[names[i]], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-					return 0, 0, fmt.Errorf("/proc/net/snmp: %s: %w", names[i], err)
-				}
-			}
-			sent, known := counters["OutSegs"]
-			again, too := counters["RetransSegs"]
-			if known && too {
-				return sent + again, again, nil
-			}
-		}
-	}
-	return 0, 0, errors.New("/proc/net/snmp does not tell how many segments TCP has sent")
 }
 
 // hsmUsageOf what the worker last wrote; nil when it has ended meanwhile.
@@ -189,7 +158,7 @@ func (p *programs) versions(haproxy string) map[string]string {
 			known := map[string]string{"qtls-agent": version.Version}
 			text, _ := exec.CommandContext(ctx, haproxy, "-vv").Output()
 			maps.Copy(known, parseHAProxyVersions(string(text)))
-			text, _ = exec.CommandContext(ctx, "openssl", "list", "-providers", "-provider", "oqsprovider").Output()
+			text, _ = exec.CommandContext(ctx, "openssl", "list", "-providers", "-provider", algorithms.Provider).Output()
 			maps.Copy(known, parseProviderVersion(string(text)))
 			p.known.Store(&known)
 		}()
@@ -204,7 +173,7 @@ var (
 	haproxyVersion = regexp.MustCompile(`(?m)^HAProxy version (\S+)`)
 	opensslVersion = regexp.MustCompile(`(?m)^Running on SSL library version : OpenSSL (\S+)`)
 	// providerVersion follows the provider's name in a list of them.
-	providerVersion = regexp.MustCompile(`(?m)^\s+oqsprovider\n(?:\s{4,}.*\n)*?\s+version: (\S+)`)
+	providerVersion = regexp.MustCompile(`(?m)^\s+` + algorithms.Provider + `\n(?:\s{4,}.*\n)*?\s+version: (\S+)`)
 )
 
 // parseHAProxyVersions reads `haproxy -vv`.
@@ -222,28 +191,7 @@ func parseHAProxyVersions(text string) map[string]string {
 // parseProviderVersion reads `openssl list -providers`.
 func parseProviderVersion(text string) map[string]string {
 	if m := providerVersion.FindStringSubmatch(text); m != nil {
-		return map[string]string{"oqsprovider": m[1]}
+		return map[string]string{algorithms.Provider: m[1]}
 	}
 	return nil
-}
-
-// parseStat reads the first line of /proc/stat: user, nice, system, idle, iowait,
-// irq, softirq and steal; guests are in user and nice already. Time that another
-// virtual machine has stolen is not idle.
-func parseStat(stat string) (total, idle int64, err error) {
-	line, _, _ := strings.Cut(stat, "\n")
-	fields := strings.Fields(line)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %.80q, not with the CPU times of the machine", line)
-	}
-	for i, field := range fields[1:9] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("/proc/stat: %.80q: %w", line, err)
-		}
-		if total += n; i == 3 || i == 4 {
-			idle += n
-		}
-	}
-	return total, idle, nil
 }

@@ -97,7 +97,7 @@ func Generator(result shard.Result, window time.Duration, limit float64) validit
 }
 
 // Complete adds to evidence what its replicas and a result tell together: how busy
-// the HSM was, what replicas had to do without, and what the network's part is.
+// the HSM was, what replicas had to do without, what the network's part is, and what it lost.
 func Complete(e *validity.Evidence, result shard.Result) {
 	all := result.Total(func(shard.Kind) bool { return true })
 	e.HSM = hsm(e.Replicas, result.PerSecond*all.Server.Mean().Seconds())
@@ -106,16 +106,33 @@ func Complete(e *validity.Evidence, result shard.Result) {
 		share := float64(all.Network.Mean()) / float64(total)
 		e.Network.Share = &share
 	}
-	var sent, again int64
+	var replicas shard.TCP
 	for _, r := range e.Replicas {
 		if r.Traffic != nil {
-			sent, again = sent+r.Traffic.Segments, again+r.Traffic.Retransmitted
+			replicas.Segments, replicas.Retransmitted = replicas.Segments+r.Traffic.Segments, replicas.Retransmitted+r.Traffic.Retransmitted
 		}
 	}
-	if sent > 0 {
-		share := float64(again) / float64(sent)
-		e.Network.Retransmitted = &share
+	// A link that is full one way loses the segments of one side alone.
+	for _, side := range []shard.TCP{replicas, result.TCP} {
+		if side.Segments == 0 {
+			continue
+		}
+		share := float64(side.Retransmitted) / float64(side.Segments)
+		if known := e.Network.Retransmitted; known == nil || share > *known {
+			e.Network.Retransmitted = &share
+		}
 	}
+}
+
+// Others are how many TLS connections a second a pod made between two looks before a load,
+// which are none of the load's; nil where they are of two workers, or one was not taken, or
+// the load may have begun.
+func Others(idle, quiet dataplane.Usage, begins time.Time) *float64 {
+	if quiet.Worker != idle.Worker || quiet.Time <= idle.Time || quiet.Time > begins.UnixNano() {
+		return nil
+	}
+	perSecond := float64(quiet.TLSConnections-idle.TLSConnections) / time.Duration(quiet.Time-idle.Time).Seconds()
+	return &perSecond
 }
 
 // hsm of all replicas. The time that handshakes waited in a second is how many

@@ -149,6 +149,52 @@ func TestTheNetworksPartIsOfAllHandshakesAndSegments(t *testing.T) {
 	}
 }
 
+// A link that is full one way has one side alone send again.
+func TestSegmentsAreLostOnTheirWayToEitherSide(t *testing.T) {
+	quiet := validity.Replica{Traffic: &validity.Traffic{Segments: 1000, Retransmitted: 2}}
+	for name, c := range map[string]struct {
+		replicas  []validity.Replica
+		generator shard.TCP
+		want      float64
+	}{
+		"to the gateway":                   {[]validity.Replica{quiet}, shard.TCP{Segments: 2000, Retransmitted: 60}, 0.03},
+		"to the generator":                 {[]validity.Replica{{Traffic: &validity.Traffic{Segments: 1000, Retransmitted: 50}}}, shard.TCP{Segments: 2000, Retransmitted: 1}, 0.05},
+		"and the generator does not say":   {[]validity.Replica{quiet}, shard.TCP{}, 0.002},
+		"and nobody asks the replicas":     {nil, shard.TCP{Segments: 100, Retransmitted: 4}, 0.04},
+		"and none is, as both sides think": {[]validity.Replica{{Traffic: &validity.Traffic{Segments: 1000}}}, shard.TCP{Segments: 100}, 0},
+	} {
+		made := result(100)
+		made.TCP = c.generator
+		e := validity.Evidence{Replicas: c.replicas}
+		if Complete(&e, made); e.Network.Retransmitted == nil || *e.Network.Retransmitted != c.want {
+			t.Errorf("%s: %+v, want %v", name, e.Network, c.want)
+		}
+	}
+}
+
+// Between two looks 20 seconds apart a pod has made 100 TLS connections a second.
+func TestConnectionsBeforeALoadAreOthers(t *testing.T) {
+	other := used(30)
+	other.Worker = "9@20"
+	for name, c := range map[string]struct {
+		idle, quiet dataplane.Usage
+		begins      int64 // in seconds
+		known       bool
+	}{
+		"both before it":             {used(10), used(30), 30, true},
+		"the second came too late":   {used(10), used(30), 29, false},
+		"of two workers":             {used(10), other, 40, false},
+		"without the first":          {dataplane.Usage{}, used(30), 40, false},
+		"without the second":         {used(10), dataplane.Usage{}, 40, false},
+		"as older operators measure": {dataplane.Usage{}, dataplane.Usage{}, 40, false},
+	} {
+		got := Others(c.idle, c.quiet, time.Unix(c.begins, 0))
+		if known := got != nil; known != c.known || known && *got != 100 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // In 10 seconds a machine of two CPUs has 2000 ticks.
 func TestTheGeneratorIsAsBusyAsItsBusiestPodAndMachine(t *testing.T) {
 	const none = -1

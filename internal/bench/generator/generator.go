@@ -44,10 +44,6 @@ const (
 	folder = "/etc/qtls-benchmark"
 	// CAFile has the authorities that clients trust.
 	CAFile = "ca.crt"
-	uid    = 65532
-	// provider is in the image, where its OpenSSL looks for it: the folder's name has
-	// the machine's architecture.
-	provider = "oqsprovider"
 
 	// patience is how long a Job may take beyond its load: to be scheduled, to
 	// pull the image, and to end.
@@ -185,7 +181,7 @@ func LoadOf(b *v1alpha1.QTLSBenchmark, p plan.Plan, m plan.Measurement, gateway 
 		l.Client.SignatureAlgorithms = append(l.Client.SignatureAlgorithms, string(name))
 	}
 	if needsProvider {
-		l.Client.Provider = provider
+		l.Client.Provider = algorithms.Provider
 	}
 	return l, l.Validate()
 }
@@ -300,7 +296,7 @@ func podSpec(b *v1alpha1.QTLSBenchmark, gateway, text string, s Settings) corev1
 			}}},
 		}},
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](uid), RunAsGroup: ptr.To[int64](uid),
+			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](resources.UID), RunAsGroup: ptr.To[int64](resources.UID),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{

@@ -25,8 +25,6 @@ const Component = "peer"
 // file: no object of its own has to be taken away with them.
 const AnnotationConfig = v1alpha1.GroupName + "/config"
 
-const uid = 65532
-
 // Name of a peer's objects.
 func Name(benchmark, peer string) string { return benchmark + "-peer-" + peer }
 
@@ -183,7 +181,7 @@ func Deployment(b *v1alpha1.QTLSBenchmark, gateway *v1alpha1.QTLSGateway, s Serv
 					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 						LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(b.Name, s.Peer.Name)}}},
 					SecurityContext: &corev1.PodSecurityContext{
-						RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](uid), RunAsGroup: ptr.To[int64](uid), FSGroup: ptr.To[int64](uid),
+						RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](resources.UID), RunAsGroup: ptr.To[int64](resources.UID), FSGroup: ptr.To[int64](resources.UID),
 						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 					},
 					Containers: []corev1.Container{{

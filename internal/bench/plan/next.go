@@ -173,8 +173,9 @@ type Limits struct {
 	// handshake at its beginning.
 	Failures int
 	// Unschedulable is how long a generator's pods may be without a node after
-	// the load was to begin. A Job ends by itself later than that, and then its
-	// pods cannot be asked any more.
+	// the load was to begin, and without a log that can be read after they have ended.
+	// A Job that has no node ends by itself later than that, and then its pods cannot be
+	// asked any more.
 	Unschedulable time.Duration
 }
 
@@ -194,16 +195,16 @@ func (p Plan) Next(o Observed, limits Limits) Action {
 		return Action{Kind: Abort, Reason: v1alpha1.ReasonCancelled, Message: fmt.Sprintf("spec.cancel is true: the run ends with %d of %d measurements", len(o.Records), len(p.Measurements))}
 	}
 	current, ok := p.current(o.Records)
-	for _, j := range o.Jobs { // those of measurements that are recorded
-		if (!ok || j.Measurement != current.Name()) && j.State != JobGone {
-			return Action{Kind: DeleteJob, Job: j.Name}
-		}
-	}
 	if !ok {
 		return p.conclude(o.Records)
 	}
-	if a, abort := p.mustAbort(o, limits); abort {
+	if a, abort := p.mustAbort(o, limits); abort { // also where a Job may not be deleted
 		return a
+	}
+	for _, j := range o.Jobs { // those of measurements that are recorded
+		if j.Measurement != current.Name() && j.State != JobGone {
+			return Action{Kind: DeleteJob, Job: j.Name}
+		}
 	}
 	if a, refused := p.refuse(o); refused {
 		return a
@@ -255,6 +256,9 @@ func (p Plan) conclude(records map[string]Record) Action {
 	return Action{Kind: Abort, Reason: last.Reason, Message: last.Message}
 }
 
+// ofTheGenerator are the reasons of failures that the next measurement may well have too.
+var ofTheGenerator = []string{v1alpha1.ReasonGeneratorFailed, v1alpha1.ReasonGeneratorUnschedulable, v1alpha1.ReasonResultUnreadable}
+
 // mustAbort says whether going on makes no sense.
 func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 	abort := func(reason, format string, args ...any) (Action, bool) {
@@ -303,7 +307,7 @@ func (p Plan) mustAbort(o Observed, limits Limits) (Action, bool) {
 			return Action{}, false
 		case m.Phase == Latency && o.Records[m.capacity().Name()].failed():
 			// It was not tried: its capacity is counted.
-		case r.Reason != v1alpha1.ReasonGeneratorFailed && r.Reason != v1alpha1.ReasonGeneratorUnschedulable:
+		case !slices.Contains(ofTheGenerator, r.Reason):
 			inARow = 0
 		default:
 			if inARow++; inARow >= limits.Failures {

@@ -24,6 +24,8 @@ type world struct {
 	final  string
 	// fails says whether a Job fails.
 	fails func(Job) bool
+	// unreadable: the logs of Jobs cannot be had.
+	unreadable bool
 	// misses says whether nobody looks at the window of a Job.
 	misses func(Job) bool
 	// capacity of a measurement, in handshakes per second.
@@ -121,7 +123,11 @@ func (w *world) do(t *testing.T, a Action) {
 				t.Errorf("attempt %d is collected, and there is %+v", a.Attempt, j)
 			}
 		}
-		w.record(t, a.Measurements[0], Record{PerSecond: w.capacity(a.Measurements[0])})
+		r := Record{PerSecond: w.capacity(a.Measurements[0])}
+		if w.unreadable {
+			r = Record{Reason: v1alpha1.ReasonResultUnreadable, Message: "no route to host"}
+		}
+		w.record(t, a.Measurements[0], r)
 	case RecordFailure:
 		for _, m := range a.Measurements {
 			w.record(t, m, Record{Reason: a.Reason, Message: a.Message})
@@ -569,6 +575,19 @@ func TestAGeneratorWithoutANodeEndsTheRunInTime(t *testing.T) {
 	}
 }
 
+// So do results that cannot be read: each took the time of a load.
+func TestAGeneratorWhoseResultsCannotBeReadEndsTheRun(t *testing.T) {
+	w := newWorld([]int32{1, 2}, "full", "resumed")
+	w.unreadable = true
+	w.run(t)
+	if w.o.Phase != v1alpha1.BenchmarkFailed || !strings.HasPrefix(w.final, v1alpha1.ReasonResultUnreadable) || !strings.Contains(w.final, "no route to host") || w.o.Gateway.Held {
+		t.Errorf("%s: %s: %+v", w.o.Phase, w.final, w.o.Gateway)
+	}
+	if len(w.made) != w.limits.Failures {
+		t.Errorf("made %q", w.made)
+	}
+}
+
 // Single steps.
 func TestNext(t *testing.T) {
 	p := newWorld([]int32{2}, "full").plan
@@ -620,27 +639,31 @@ func TestNext(t *testing.T) {
 		"it is not ready, and the load failed": {running(func(o *Observed) {
 			o.Gateway.Programmed, o.Jobs = false, []Job{job(JobFailed)}
 		}), WaitProgrammed, ""},
-		"its mark is lost":               {running(func(o *Observed) { o.Gateway = Gateway{} }), Abort, "no longer marked as this benchmark's"},
-		"it goes away":                   {running(func(o *Observed) { o.Gateway = Gateway{Missing: `QTLSGateway "web"`} }), Abort, `QTLSGateway "web" is gone`},
-		"somebody changes it":            {running(func(o *Observed) { o.Gateway.Changed = "spec.replicas is 5" }), Abort, "spec.replicas is 5"},
-		"a Job runs":                     {running(func(o *Observed) { o.Jobs = []Job{job(JobActive)} }), WaitJob, ""},
-		"a Job is complete":              {running(func(o *Observed) { o.Jobs = []Job{job(JobComplete)} }), Collect, ""},
-		"a Job failed":                   {running(func(o *Observed) { o.Jobs = []Job{job(JobFailed)} }), CreateJob, ""},
-		"a Job is being deleted":         {running(func(o *Observed) { o.Jobs = []Job{job(JobGone)} }), WaitJob, ""},
-		"a Job is recorded":              {running(func(o *Observed) { o.Jobs, o.Records[first.Name()] = []Job{job(JobComplete)}, Record{PerSecond: 1} }), DeleteJob, ""},
-		"it is cancelled":                {running(func(o *Observed) { o.Cancelled, o.Jobs = true, []Job{job(JobComplete)} }), Abort, "0 of 4 measurements"},
-		"it is cancelled too early":      {Observed{Now: noon, Cancelled: true}, Abort, "spec.cancel is true"},
-		"it is cancelled too late":       {Observed{Now: noon, Cancelled: true, Phase: v1alpha1.BenchmarkFailed}, Nothing, ""},
-		"it takes too long":              {running(func(o *Observed) { o.Started = noon.Add(-61 * time.Minute) }), Abort, "0 of 4 measurements"},
-		"all is recorded":                {running(func(o *Observed) { o.Records = all }), Conclude, ""},
-		"all is recorded, late":          {running(func(o *Observed) { o.Records, o.Started = all, noon.Add(-61*time.Minute) }), Conclude, ""},
-		"aborting, with a Job":           {running(func(o *Observed) { o.Phase, o.Jobs = v1alpha1.BenchmarkAborting, []Job{job(JobActive)} }), DeleteJob, ""},
-		"aborting":                       {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkAborting }), Restore, ""},
-		"restoring":                      {running(func(o *Observed) { o.Phase, o.Records = v1alpha1.BenchmarkRestoring, all }), Restore, ""},
-		"restored":                       {Observed{Now: noon, Phase: v1alpha1.BenchmarkRestoring, Records: all}, Finish, ""},
-		"over":                           {Observed{Now: noon, Phase: v1alpha1.BenchmarkCompleted, Records: all}, Nothing, ""},
-		"over, and marked all the same":  {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkFailed }), Restore, ""},
-		"over, and a Job is left behind": {Observed{Now: noon, Phase: v1alpha1.BenchmarkFailed, Jobs: []Job{job(JobComplete)}}, DeleteJob, ""},
+		"its mark is lost":       {running(func(o *Observed) { o.Gateway = Gateway{} }), Abort, "no longer marked as this benchmark's"},
+		"it goes away":           {running(func(o *Observed) { o.Gateway = Gateway{Missing: `QTLSGateway "web"`} }), Abort, `QTLSGateway "web" is gone`},
+		"somebody changes it":    {running(func(o *Observed) { o.Gateway.Changed = "spec.replicas is 5" }), Abort, "spec.replicas is 5"},
+		"a Job runs":             {running(func(o *Observed) { o.Jobs = []Job{job(JobActive)} }), WaitJob, ""},
+		"a Job is complete":      {running(func(o *Observed) { o.Jobs = []Job{job(JobComplete)} }), Collect, ""},
+		"a Job failed":           {running(func(o *Observed) { o.Jobs = []Job{job(JobFailed)} }), CreateJob, ""},
+		"a Job is being deleted": {running(func(o *Observed) { o.Jobs = []Job{job(JobGone)} }), WaitJob, ""},
+		"a Job is recorded":      {running(func(o *Observed) { o.Jobs, o.Records[first.Name()] = []Job{job(JobComplete)}, Record{PerSecond: 1} }), DeleteJob, ""},
+		"a recorded Job stays for long": {running(func(o *Observed) {
+			o.Jobs, o.Records[first.Name()], o.Started = []Job{job(JobComplete)}, Record{PerSecond: 1}, noon.Add(-61*time.Minute)
+		}), Abort, "1 of 4 measurements"},
+		"all is recorded, and a Job is there": {running(func(o *Observed) { o.Records, o.Jobs = all, []Job{job(JobComplete)} }), Conclude, ""},
+		"it is cancelled":                     {running(func(o *Observed) { o.Cancelled, o.Jobs = true, []Job{job(JobComplete)} }), Abort, "0 of 4 measurements"},
+		"it is cancelled too early":           {Observed{Now: noon, Cancelled: true}, Abort, "spec.cancel is true"},
+		"it is cancelled too late":            {Observed{Now: noon, Cancelled: true, Phase: v1alpha1.BenchmarkFailed}, Nothing, ""},
+		"it takes too long":                   {running(func(o *Observed) { o.Started = noon.Add(-61 * time.Minute) }), Abort, "0 of 4 measurements"},
+		"all is recorded":                     {running(func(o *Observed) { o.Records = all }), Conclude, ""},
+		"all is recorded, late":               {running(func(o *Observed) { o.Records, o.Started = all, noon.Add(-61*time.Minute) }), Conclude, ""},
+		"aborting, with a Job":                {running(func(o *Observed) { o.Phase, o.Jobs = v1alpha1.BenchmarkAborting, []Job{job(JobActive)} }), DeleteJob, ""},
+		"aborting":                            {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkAborting }), Restore, ""},
+		"restoring":                           {running(func(o *Observed) { o.Phase, o.Records = v1alpha1.BenchmarkRestoring, all }), Restore, ""},
+		"restored":                            {Observed{Now: noon, Phase: v1alpha1.BenchmarkRestoring, Records: all}, Finish, ""},
+		"over":                                {Observed{Now: noon, Phase: v1alpha1.BenchmarkCompleted, Records: all}, Nothing, ""},
+		"over, and marked all the same":       {running(func(o *Observed) { o.Phase = v1alpha1.BenchmarkFailed }), Restore, ""},
+		"over, and a Job is left behind":      {Observed{Now: noon, Phase: v1alpha1.BenchmarkFailed, Jobs: []Job{job(JobComplete)}}, DeleteJob, ""},
 	} {
 		a := p.Next(c.o, DefaultLimits)
 		if a.Kind != c.want || !strings.Contains(a.Message, c.says) {

@@ -32,6 +32,30 @@ func TestAScheduleIsThatOfCron(t *testing.T) {
 	}
 }
 
+// As a CronJob: of the hour that there is not in spring nothing is made, and of the one that
+// there is twice in autumn all is made twice.
+func TestClocksThatAreSetForwardSkipATimeAndBackRepeatIt(t *testing.T) {
+	s := parse(t, "30 2 * * *", "Europe/Berlin")
+	for _, c := range []struct {
+		after time.Time
+		want  []string
+	}{
+		{time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC), []string{"2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z", "2026-03-31T00:30:00Z"}},
+		{time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), []string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"}},
+	} {
+		names := map[string]bool{}
+		for i, at := 0, c.after; i < len(c.want); i++ {
+			if at = s.Next(at); at.Format(time.RFC3339) != c.want[i] {
+				t.Errorf("%s, want %s", at.Format(time.RFC3339), c.want[i])
+			}
+			names[Name("nightly", at)] = true
+		}
+		if len(names) != len(c.want) { // each has a name of its own
+			t.Errorf("names %v", names)
+		}
+	}
+}
+
 func TestABadScheduleNamesFieldValueAndRemedy(t *testing.T) {
 	for _, c := range []struct{ expression, zone, says string }{
 		{"0 3 * *", "", `spec.schedule: "0 3 * *": expected exactly 5 fields`},

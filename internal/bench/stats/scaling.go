@@ -99,10 +99,11 @@ const (
 // FitUSL fits the law by least squares, with σ and κ at least 0: below, it would
 // say that replicas help each other, and what looks like it is a dear first one.
 //
-// The intervals come from a bootstrap of residuals: the fit is done again on
-// 2,000 sets of samples with residuals dealt out anew, in proportion to the
-// throughput, as measured noise is. Unlike the delta method, that knows of the
-// bounds.
+// The intervals come from a bootstrap: the fit is done again on 2,000 sets of samples
+// that are off the curve by other factors, as measured noise is. Unlike the delta
+// method, that knows of the bounds. What slows a machine down for a while slows all
+// samples of a block, so what they are off by is taken to the same random power, of
+// mean 0 and variance 1 (the wild bootstrap, by clusters).
 func FitUSL(samples []Sample) (USL, error) {
 	sizes := map[int]bool{}
 	ns, xs := make([]float64, len(samples)), make([]float64, len(samples))
@@ -121,16 +122,15 @@ func FitUSL(samples []Sample) (USL, error) {
 	}
 	p := leastSquares(ns, xs)
 
-	// Residuals of a fit are smaller than the noise by what the fit took up.
-	widen := math.Sqrt(float64(len(xs)) / float64(len(xs)-3))
-	fitted, relative := make([]float64, len(xs)), make([]float64, len(xs))
+	cluster, clusters, widen := clustersOf(samples)
+	fitted, off := make([]float64, len(xs)), make([]float64, len(xs))
 	var residuals, total, mean float64
 	for _, x := range xs {
 		mean += x / float64(len(xs))
 	}
 	for i, x := range xs {
 		fitted[i] = p.at(ns[i])
-		relative[i] = (x/fitted[i] - 1) * widen
+		off[i] = math.Log(x/fitted[i]) * widen
 		residuals += (x - fitted[i]) * (x - fitted[i])
 		total += (x - mean) * (x - mean)
 	}
@@ -142,10 +142,13 @@ func FitUSL(samples []Sample) (USL, error) {
 		u.RSquared = 1 - residuals/total
 	}
 	rng := rand.New(rand.NewPCG(bootstrapSeed, uint64(len(xs))))
-	again := make([]float64, len(xs))
+	again, powers := make([]float64, len(xs)), make([]float64, clusters)
 	for range resamples {
+		for i := range powers {
+			powers[i] = rng.NormFloat64()
+		}
 		for i := range again {
-			again[i] = fitted[i] * max(1+relative[rng.IntN(len(relative))], math.SmallestNonzeroFloat32)
+			again[i] = fitted[i] * math.Exp(powers[cluster[i]]*off[i])
 		}
 		// Not far from the fit: one descent from there is enough.
 		next, _ := descend(ns, again, p.sigma, p.kappa)
@@ -155,6 +158,28 @@ func FitUSL(samples []Sample) (USL, error) {
 	u.SigmaInterval = u.interval(func(p parameters) float64 { return p.sigma })
 	u.KappaInterval = u.interval(func(p parameters) float64 { return p.kappa })
 	return u, nil
+}
+
+// clustersOf samples are those that vary together: the block of each or, where there is
+// only one, each by itself. widen is by how much more they vary than it seems: around a mean
+// that is theirs, and as Student's t has it of few.
+func clustersOf(samples []Sample) (of []int, n int, widen float64) {
+	number := map[int]int{}
+	for _, s := range samples {
+		if _, known := number[s.Block]; !known {
+			number[s.Block] = len(number)
+		}
+		of = append(of, number[s.Block])
+	}
+	n = len(number)
+	free := n - 1
+	if n == 1 {
+		for i := range of {
+			of[i] = i
+		}
+		n, free = len(of), len(of)-3 // the fit takes up three
+	}
+	return of, n, math.Sqrt(float64(n)/float64(free)) * tQuantile(float64(free)) / normalQuantile
 }
 
 // At is the fitted throughput of so many replicas.

@@ -124,6 +124,42 @@ func TestIntervalsHoldWhatTheyAreOf(t *testing.T) {
 	}
 }
 
+// In a run where each block is slower or faster as a whole, blocks and not samples are what
+// tells how much the curve varies.
+func TestIntervalsHoldWhatTheyAreOfWhereBlocksDiffer(t *testing.T) {
+	p := parameters{50, 0.03, 0.001}
+	for blocks, least := range map[int]int{2: 85, 3: 88, 5: 88} {
+		rng := rand.New(rand.NewPCG(9, uint64(blocks)))
+		lambda, predicted := 0, 0
+		for range 100 {
+			var s []Sample
+			for block := range blocks {
+				common := 0.05 * rng.NormFloat64()
+				for _, n := range []int{1, 2, 4, 8, 16} {
+					s = append(s, Sample{block, n, p.at(float64(n)) * math.Exp(common+0.01*rng.NormFloat64())})
+				}
+			}
+			u, err := FitUSL(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := u.Predict(32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.LambdaInterval.Low <= p.lambda && p.lambda <= u.LambdaInterval.High {
+				lambda++
+			}
+			if e.Interval.Low <= p.at(32) && p.at(32) <= e.Interval.High {
+				predicted++
+			}
+		}
+		if lambda < least || predicted < least {
+			t.Errorf("of %d blocks: %d of λ and %d predictions of 100 hold the truth", blocks, lambda, predicted)
+		}
+	}
+}
+
 func TestTheSameSamplesGiveTheSameIntervals(t *testing.T) {
 	s := samples([]float64{1, 2, 4, 8, 16}, []float64{50, 97, 180, 350, 640})
 	a, err := FitUSL(s)

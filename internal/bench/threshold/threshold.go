@@ -51,6 +51,10 @@ var Metrics = []Metric{Min, Mean, P50, P95, P99, P999, Max, ServerCPU, Handshake
 // Unit of the metric.
 func (m Metric) Unit() Unit { return units[m] }
 
+// Exact tells whether the metric is known from one repetition. Others have an interval, and
+// that needs several.
+func (m Metric) Exact() bool { return slices.Contains([]Metric{Min, Max, Resumption, Failures}, m) }
+
 // Operator compares what was measured with the limit.
 type Operator string
 

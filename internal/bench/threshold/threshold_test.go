@@ -98,6 +98,15 @@ func TestAValuePassesWhenItsWholeIntervalDoes(t *testing.T) {
 	}
 }
 
+// Of the others one repetition has no interval.
+func TestSomeMetricsNeedNoInterval(t *testing.T) {
+	for _, m := range Metrics {
+		if want := m == Min || m == Max || m == Resumption || m == Failures; m.Exact() != want {
+			t.Errorf("%s: %t", m, m.Exact())
+		}
+	}
+}
+
 func TestThePageOnTheMethodHasTheMetrics(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/benchmarks/method.md")
 	if err != nil {

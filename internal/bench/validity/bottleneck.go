@@ -61,7 +61,7 @@ type Finding struct {
 
 // Name finds what limited a measurement. Where several things were at their
 // limits, it is the one that makes the others look bad: memory, which stops
-// everything; the client, which no gateway can make up for; ticket keys that are not
+// everything; the client, which no gateway can make up for, or its machine; ticket keys that are not
 // there, for which there are full handshakes; the machine, as the client; the
 // replicas' quotas, which leave nothing to wait for; and only then what replicas
 // wait for.
@@ -104,6 +104,10 @@ func Name(e Evidence) Finding {
 	}
 	if over(e.Generator.Use, busy) {
 		at(Client, "the generator used %s of its CPU", percent(*e.Generator.Use))
+	}
+	// One that the gateway has too is full for both, and told as that.
+	if idle, gateway := e.Generator.MachineIdle, e.MachineIdle; idle != nil && *idle < LeastIdle && gateway != nil && *gateway >= LeastIdle {
+		at(Client, "the busiest machine of the generator was idle for %s of the time", percent(*idle))
 	}
 	// A gateway at its limit makes an open loop drop iterations too.
 	saturated := e.saturated()

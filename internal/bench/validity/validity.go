@@ -15,6 +15,9 @@ const (
 	StartLagP99 = 10 * time.Millisecond
 	// FailureShare of all attempts that may fail.
 	FailureShare = 0.001
+	// OthersShare of the load's handshakes that come from elsewhere, as the rate of those
+	// just before it tells.
+	OthersShare = 0.01
 	// LeastIdle is the share of each machine's CPU time that nobody used. With
 	// less, replicas compete for the machine and not only for their quotas.
 	LeastIdle = 0.10
@@ -116,6 +119,9 @@ type Replica struct {
 	CPU        time.Duration `json:"cpu"`
 	Observed   time.Duration `json:"observed,omitempty"`
 	Handshakes int64         `json:"handshakes"`
+	// Others are the TLS connections in a second just before the load, which are not its;
+	// nil when not observed.
+	Others *float64 `json:"others,omitempty"`
 	// Memory is the most that was taken, in bytes, caches of files included where the
 	// peak was reached meanwhile; IdleMemory the working set before the load, and
 	// LoadedMemory the one when there were Connections. MemoryLimit is 0 without one.
@@ -213,6 +219,7 @@ const (
 	CapacityInvalid   Rule = "CapacityInvalid"
 	TooManyFailures   Rule = "TooManyFailures"
 	OtherMode         Rule = "OtherMode"
+	OtherTraffic      Rule = "OtherTraffic"
 	MachineBusy       Rule = "MachineBusy"
 	GeneratorLimited  Rule = "GeneratorLimited"
 	ReplicasDisturbed Rule = "ReplicasDisturbed"
@@ -221,7 +228,7 @@ const (
 )
 
 // Rules are all of them.
-var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, CapacityInvalid, TooManyFailures, OtherMode, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
+var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, CapacityInvalid, TooManyFailures, OtherMode, OtherTraffic, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
 
 // Reason says which rule was broken, how, and what to do.
 type Reason struct {
@@ -267,6 +274,9 @@ func Judge(e Evidence) []Reason {
 	}
 	if e.resumesTooFew() {
 		bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption; with a longer load.warmUp each client has a session by its end", percent(e.resumedShare()), percent(ResumedShare))
+	}
+	if others, share := e.others(); share > OthersShare {
+		bad(OtherTraffic, "just before the load the replicas had %.1f TLS connections a second, %s of its rate, want at most %s: the gateway has clients of its own; measure a copy (gatewayRef.use: Copy), or when they are away", others, percent(share), percent(OthersShare))
 	}
 	if e.MachineIdle == nil {
 		bad(NotObserved, "how idle the machines were was not observed: without it a full machine looks like a slow gateway")
@@ -372,6 +382,20 @@ func (e *eachReplica) told() []string {
 		}
 	}
 	return e.texts
+}
+
+// others are how many TLS connections a second all replicas had just before the load, and
+// which share of its handshakes those are.
+func (e Evidence) others() (perSecond, share float64) {
+	for _, r := range e.Replicas {
+		if r.Others != nil {
+			perSecond += *r.Others
+		}
+	}
+	if e.Handshakes > 0 {
+		share = perSecond * e.Window.Seconds() / float64(e.Handshakes)
+	}
+	return perSecond, share
 }
 
 // resumesTooFew for a mode that resumes.

@@ -118,6 +118,7 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"replica missing", latency, func(e *Evidence) { e.Replicas = e.Replicas[:1] }, ReplicasDisturbed, "1 replicas were observed, want 2"},
 		{"resumed instead of full", capacity, func(e *Evidence) { e.Resumed = 1 }, OtherMode, "1 handshakes were resumed"},
 		{"full instead of resumed", latency, func(e *Evidence) { e.Resumes, e.Resumed = true, 2200 }, OtherMode, "91.67 % of the handshakes were resumed, want 95 %"},
+		{"other clients", capacity, func(e *Evidence) { e.Replicas[0].Others, e.Replicas[1].Others = share(0.5), share(0.4) }, OtherTraffic, "just before the load the replicas had 0.9 TLS connections a second, 1.125 % of its rate, want at most 1 %: the gateway has clients of its own; measure a copy"},
 		{"another group", latency, func(e *Evidence) { e.Strays = 7 }, OtherMode, "7 handshakes used another group"},
 		{"generators apart", capacity, func(e *Evidence) { e.Common = 26 * time.Second }, WindowsApart, "together for 86.67 % of the window, want 90 %"},
 		{"no window", capacity, func(e *Evidence) { e.Window = 0 }, NotObserved, "the window was not observed"},
@@ -167,6 +168,7 @@ func TestMeasurementsAtTheRulesLimitsAreResults(t *testing.T) {
 	}
 	e = capacity()
 	e.Replicas[0].ThrottledPeriods, e.Replicas[1].ThrottledPeriods, e.Common = 285, 285, 27*time.Second
+	e.Replicas[0].Others = share(0.8) // of 80 a second
 	if reasons := Judge(e); len(reasons) != 0 {
 		t.Error(reasons)
 	}
@@ -240,6 +242,9 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 		{"client throttled now and then", spare, func(e *Evidence) { e.Generator.ThrottledPeriods = 29 }, Unknown, "", nil},
 		{"client throttled now and then, and gateway always", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 29 }, CPUQuota, "every replica", nil},
 		{"client without CPU", spare, func(e *Evidence) { e.Generator.Use = share(0.98) }, Client, "used 98 % of its CPU", nil},
+		{"client's machine without CPU", spare, func(e *Evidence) { e.Generator.MachineIdle = share(0.05) }, Client, "the busiest machine of the generator was idle for 5 % of the time", nil},
+		{"client's machine, which is the gateway's too", spare, func(e *Evidence) { e.Generator.MachineIdle, e.MachineIdle = share(0.05), share(0.05) }, Machine, "the busiest machine was idle for 5 % of the time", nil},
+		{"client's machine, where nobody looked at the gateway's", spare, func(e *Evidence) { e.Generator.MachineIdle, e.MachineIdle = share(0.05), nil }, Unknown, "", nil},
 		{"client without virtual users", spare, func(e *Evidence) { e.Dropped = 5 }, Client, "5 iterations were dropped while the replicas had CPU to spare", nil},
 		{"gateway that makes the client drop", capacity, func(e *Evidence) { e.Dropped = 5 }, CPUQuota, "every replica", nil},
 		{"machine", capacity, func(e *Evidence) { e.MachineIdle = share(0.02) }, Machine, "idle for 2 %", []Bottleneck{CPUQuota}},
@@ -316,6 +321,7 @@ func TestThePageOnTheMethodHasTheRulesAndTheirLimits(t *testing.T) {
 		fmt.Sprintf("less than %.0f %% of the rate", RateShare*100),
 		fmt.Sprintf("more than %g %% of the attempts", FailureShare*100),
 		fmt.Sprintf("or less than %.0f %% resumed", ResumedShare*100),
+		fmt.Sprintf("at more than %.0f %% of its rate", OthersShare*100),
 		fmt.Sprintf("a machine was idle for less than %.0f %%", LeastIdle*100),
 		fmt.Sprintf("throttled in less than %.0f %% of its CPU periods and used less than %.0f %% of its quota", Saturated*100, Saturated*100),
 		fmt.Sprintf("fewer than %d repetitions or windows of less than %.0f s", ConclusiveRepetitions, ConclusiveWindow.Seconds()),
