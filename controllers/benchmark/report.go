@@ -259,9 +259,7 @@ func decidable(b *v1alpha1.QTLSBenchmark, thresholds []threshold.Threshold) erro
 	once := plan.LoadOf(b.Spec.Load).Repetitions == 1
 	var errs []error
 	for i, t := range thresholds {
-		bad := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("spec.thresholds[%d]: %q: %s", i, t, fmt.Sprintf(format, args...)))
-		}
+		bad := func(why string) { errs = append(errs, fmt.Errorf("spec.thresholds[%d]: %q: %s", i, t, why)) }
 		switch {
 		case t.Metric == threshold.Efficiency && !slices.Contains(b.Spec.Replicas, 1):
 			bad("the efficiency is relative to 1 replica, and spec.replicas has no 1")

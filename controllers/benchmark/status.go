@@ -64,8 +64,8 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		conditions.Set(&after.Conditions, kind, status, reason, message, b.Generation, now)
 	}
-	complete := func(status metav1.ConditionStatus, reason, message string) {
-		set(v1alpha1.ConditionComplete, status, reason, message)
+	incomplete := func(reason, message string) {
+		set(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, message)
 	}
 
 	if s.retold(a, done) {
@@ -88,7 +88,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 			set(v1alpha1.ConditionRestored, metav1.ConditionFalse, problem.Reason, problem.Message)
 			return after, nil
 		}
-		complete(metav1.ConditionFalse, problem.Reason, message)
+		incomplete(problem.Reason, message)
 		if problem.Reason == v1alpha1.ReasonBaselineNotFound || problem.Reason == v1alpha1.ReasonBaselineInvalid {
 			set(v1alpha1.ConditionCompared, metav1.ConditionFalse, problem.Reason, problem.Message)
 		}
@@ -99,7 +99,7 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 	}
 	if n := done.note; n != nil { // what follows is the next step's
 		after.GatewayUID, after.ReplicasBefore, after.ReplicasSet = n.gateway, &n.before, &n.set
-		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("QTLSGateway %q had %d replicas, which are put back in the end; it is given %d", b.Spec.GatewayRef.Name, n.before, n.set))
+		incomplete(v1alpha1.ReasonScaling, fmt.Sprintf("QTLSGateway %q had %d replicas, which are put back in the end; it is given %d", b.Spec.GatewayRef.Name, n.before, n.set))
 		return after, nil
 	}
 	// Also where the gateway was scaled and that could not be written down.
@@ -126,15 +126,15 @@ func summarise(s state, a plan.Action, done outcome, problem *conditions.Problem
 			}
 			break
 		}
-		complete(metav1.ConditionFalse, v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
+		incomplete(v1alpha1.ReasonScaling, fmt.Sprintf("the gateway is given %d replicas", a.Replicas))
 	case plan.Wait, plan.WaitProgrammed, plan.CreateJob, plan.WaitJob, plan.Collect:
-		complete(metav1.ConditionFalse, a.Reason, a.Message)
+		incomplete(a.Reason, a.Message)
 	case plan.Conclude:
 		after.Phase = v1alpha1.BenchmarkRestoring
-		complete(metav1.ConditionFalse, v1alpha1.ReasonMeasuring, "everything is measured; the gateway is put back")
+		incomplete(v1alpha1.ReasonMeasuring, "everything is measured; the gateway is put back")
 	case plan.Abort:
 		after.Phase = v1alpha1.BenchmarkAborting
-		complete(metav1.ConditionFalse, a.Reason, a.Message)
+		incomplete(a.Reason, a.Message)
 	case plan.Finish:
 		finish(&after, s, done, set)
 	}
