@@ -169,9 +169,13 @@ func (n *network) cut(address string) {
 type line struct {
 	// delay of each packet, in nanoseconds.
 	delay atomic.Int64
-	// loses every so many-th packet to the far end, and losesBack to the near one; 0: none.
+	// loses every so many-th packet with data to the far end, and losesBack to the near one;
+	// 0: none. Who misses an acknowledgement would send again what has arrived.
 	loses, losesBack atomic.Int64
 }
+
+// headers of IPv4 and TCP, with options, have so many bytes at most.
+const headers = 60 + 60
 
 const nearEnd, farEnd = "192.0.2.1", "192.0.2.2"
 
@@ -230,13 +234,16 @@ func (l *line) carry(to, from *os.File, loses *atomic.Int64) {
 	go func() {
 		defer close(queue)
 		buffer := make([]byte, 1<<16)
-		for n := int64(1); ; n++ {
+		for n := int64(0); ; {
 			size, err := from.Read(buffer)
 			if err != nil {
 				return // it is closed
 			}
-			if every := loses.Load(); every > 0 && n%every == 0 {
-				continue
+			if size > headers {
+				n++
+				if every := loses.Load(); every > 0 && n%every == 0 {
+					continue
+				}
 			}
 			queue <- packet{time.Now().Add(time.Duration(l.delay.Load())), bytes.Clone(buffer[:size])}
 		}
