@@ -268,10 +268,12 @@ const (
 	AnnotationBenchmark = GroupName + "/benchmark"
 	// AnnotationMeasurement on a load generator's Job: what it measures.
 	AnnotationMeasurement = GroupName + "/measurement"
-	// AnnotationUsageIdle, AnnotationUsageBegin and AnnotationUsageEnd on it: what the
-	// gateway's pods had used before its load, when its window began, and just before
-	// that ended, in JSON.
+	// AnnotationUsageIdle, AnnotationUsageQuiet, AnnotationUsageBegin and
+	// AnnotationUsageEnd on it: what the gateway's pods had used before its load, just
+	// before that (what connected between the two was not the load), when its window
+	// began, and just before that ended, in JSON.
 	AnnotationUsageIdle  = GroupName + "/usage-idle"
+	AnnotationUsageQuiet = GroupName + "/usage-quiet"
 	AnnotationUsageBegin = GroupName + "/usage-begin"
 	AnnotationUsageEnd   = GroupName + "/usage-end"
 	// AnnotationRecord on a ConfigMap with the record of a measurement: which one, and

@@ -751,8 +751,3 @@ type QTLSBenchmarkList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []QTLSBenchmark `json:"items"`
 }
-
-// AnnotationUsageQuiet on a load generator's Job, beside AnnotationUsageIdle: what the
-// gateway's pods had used just before its load, in JSON. What connected between the two was
-// not the load.
-const AnnotationUsageQuiet = GroupName + "/usage-quiet"
