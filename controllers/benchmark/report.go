@@ -357,7 +357,7 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	}
 	if baseline != nil {
 		ref := s.benchmark.Spec.BaselineRef
-		full.Compare(*baseline, float64(ptr.Deref(ref.Tolerance, 10))/100, ref.Force)
+		full.Compare(*baseline, float64(ptr.Deref(ref.Tolerance, v1alpha1.DefaultTolerance))/100, ref.Force)
 	}
 	places, err := full.Files()
 	if errors.Is(err, report.ErrTooLarge) {

@@ -168,7 +168,7 @@ func runOf(b *v1alpha1.QTLSBenchmark, at time.Time) schedule.Run {
 func stateOfSchedule(s *v1alpha1.QTLSBenchmarkSchedule, runs []schedule.Run, now time.Time) schedule.State {
 	o := schedule.State{Now: now, Last: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend,
 		Deadline:   time.Duration(ptr.Deref(s.Spec.StartingDeadlineSeconds, 0)) * time.Second,
-		Successful: int(ptr.Deref(s.Spec.SuccessfulHistoryLimit, 3)), Failed: int(ptr.Deref(s.Spec.FailedHistoryLimit, 1)),
+		Successful: int(ptr.Deref(s.Spec.SuccessfulHistoryLimit, v1alpha1.DefaultSuccessfulHistoryLimit)), Failed: int(ptr.Deref(s.Spec.FailedHistoryLimit, v1alpha1.DefaultFailedHistoryLimit)),
 		Previous: s.Spec.Baseline == v1alpha1.ScheduledBaselinePrevious, Runs: runs}
 	if t := s.Status.LastScheduleTime; t != nil {
 		o.Last, o.Noted = t.Time, t.Time

@@ -44,10 +44,6 @@ type GatewayMember struct {
 // a time. Each is a connection of a pod's.
 const gatewaySessions = 16
 
-// librarySessions of a token that a process has open, where the member does not
-// say: the default of the API.
-const librarySessions = 4
-
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
 // pure. The error is a *conditions.Problem.
 func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
@@ -57,7 +53,7 @@ func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 	}
 	for _, m := range pool.Spec.Members {
 		if m.Module != nil {
-			f.Members = append(f.Members, GatewayMember{Name: m.Name, InPod: true, Sessions: cmp.Or(m.Module.Sessions, librarySessions)})
+			f.Members = append(f.Members, GatewayMember{Name: m.Name, InPod: true, Sessions: cmp.Or(m.Module.Sessions, v1alpha1.DefaultHSMSessions)})
 			continue
 		}
 		d := daemonOf(pool, m)

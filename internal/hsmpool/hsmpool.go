@@ -110,7 +110,7 @@ func Timeout(pool *v1alpha1.HSMPool) time.Duration {
 	if t := pool.Spec.Timeout; t != nil {
 		return t.Duration
 	}
-	return 5 * time.Second
+	return v1alpha1.DefaultHSMTimeout
 }
 
 // Close forgets the clients of a pool.

@@ -195,7 +195,7 @@ func tokenLines(m v1alpha1.HSMMember) []string {
 	if l.Token.Serial != "" {
 		token = "serial = " + l.Token.Serial
 	}
-	return []string{"module = " + l.Module.Path, token, fmt.Sprintf("sessions = %d", cmp.Or(l.Token.Sessions, 4))}
+	return []string{"module = " + l.Module.Path, token, fmt.Sprintf("sessions = %d", cmp.Or(l.Token.Sessions, v1alpha1.DefaultHSMSessions))}
 }
 
 // softTokenLabel is the label of a token in software.
