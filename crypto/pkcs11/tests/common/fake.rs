@@ -53,8 +53,6 @@ pub struct State {
     absent: AtomicU64,
     /// It is not in the list of slots; its sessions are as they were.
     pub hidden: AtomicU64,
-    /// Once it was missed, C_Initialize alone finds it again.
-    pub missed: AtomicU64,
     epoch: AtomicU64,
     lost: AtomicU64,
     /// Its PIN; 0 is 1234.
@@ -67,6 +65,8 @@ pub struct State {
     pub open: AtomicU64,
     pub signatures: AtomicU64,
     violations: AtomicU64,
+    /// Once it was missed, C_Initialize alone finds it again.
+    pub missed: AtomicU64,
     violation: [u8; 128],
 }
 

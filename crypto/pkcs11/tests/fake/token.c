@@ -70,7 +70,6 @@ typedef struct {
     call of[CALLS];
     _Atomic uint64_t absent; /* the token is not there: what calls that need it answer */
     _Atomic uint64_t hidden; /* it is not in the list of slots, and the slot's sessions are as they were */
-    _Atomic uint64_t missed; /* once a call found that it is not there, C_Initialize alone finds it again */
     _Atomic uint64_t epoch;  /* sessions of an earlier one are lost */
     _Atomic uint64_t lost;   /* what they answer */
     _Atomic uint64_t pin;    /* its PIN, in digits: 0 is 1234 */
@@ -79,6 +78,7 @@ typedef struct {
     _Atomic uint64_t open;   /* sessions */
     _Atomic uint64_t signatures;
     _Atomic uint64_t violations; /* of PKCS#11's rules, by its user */
+    _Atomic uint64_t missed; /* once a call found that it is not there, C_Initialize alone finds it again */
     char violation[128];     /* the last one */
 } state;
 
