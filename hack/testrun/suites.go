@@ -124,7 +124,8 @@ func suites(set settings) []suite {
 		{name: "e2e", cluster: true, notBefore: "crypto", prepare: []preparation{images, helm}, steps: endToEnd(set.e2e)},
 		{name: "asan", byName: true, prepare: []preparation{asanProvider}, steps: []step{
 			asanTest("the provider with AddressSanitizer", slices.Concat([]string{"--package=oqsprovider", "--", "--show-output"}, notWithASan)...),
-			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output"),
+			// It keeps variables off the stack, by whose address a job's stack is found.
+			asanTest("the PKCS#11 module with AddressSanitizer", "--package=qtls-pkcs11", "--", "--show-output", "--skip=the_stack_of_a_job_that_is_abandoned"),
 			asanTest("hsmd with AddressSanitizer", slices.Concat([]string{"--package=qtls-hsmd", "--", "--show-output"}, notWithASan)...),
 			check("the KpqC cases with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "demo", "--handshakes", "50", "--seconds", "2"),
 			check("keys in HSMs with AddressSanitizer", "go", "-C", "hack/images", "run", ".", "asan", "handshake", "hsm", "--rounds", "1", "--handshakes", "20", "--seconds", "1"),
