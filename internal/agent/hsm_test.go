@@ -5,9 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -279,22 +277,7 @@ func TestARefusedCertificateLeavesNoKey(t *testing.T) {
 // answerAll commands on a socket with the same.
 func answerAll(t *testing.T, socket, answer string) {
 	t.Helper()
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.Copy(io.Discard, c)
-			_, _ = io.WriteString(c, answer)
-			_ = c.Close()
-		}
-	}()
+	answerWith(t, socket, func(string) string { return answer })
 }
 
 func TestWhatCannotStandInTheModulesConfigurationIsNoRevision(t *testing.T) {
