@@ -316,7 +316,7 @@ What is asked of a gateway first: how it scales from 1 to 16 servers, what hybri
 		return []string{k.name, show(plain(k, true), resumedToFull(plain(k, false)))}
 	}))
 
-	b.WriteString("## Data\n\nA request with a body of that size on a connection of its own, hybrid with a full handshake, of one server: the time from the request to the end of the response, without an interval where the report is older than that, and connections a second.\n\n")
+	b.WriteString("## Data\n\nA request with a body of that size on a connection of its own, hybrid with a full handshake, of one server: the time from the request to the end of the response, and connections a second.\n\n")
 	table([]string{"size", "time", "a second"}, rowsOf(referenceSizes, func(size int64) []string {
 		modes := find(sources, func(m Mode) bool { return referenceKinds[0].is(m) && !m.Resumed && m.Transfer == size })
 		name := fmt.Sprintf("%d KiB", size>>10)
