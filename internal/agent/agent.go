@@ -288,8 +288,10 @@ func (a *Agent) look(ctx context.Context) {
 		a.Log.Info("HAProxy", "up", now.up, "tree", now.tree, "pid", now.worker.pid)
 	}
 	a.proxy = now
-	if r := a.refused; r != nil && !r.until.IsZero() && time.Now().After(r.until) {
-		r.key, r.until = "", time.Time{}
+	for i, r := range a.refusals {
+		if !r.until.IsZero() && time.Now().After(r.until) {
+			a.refusals[i].key = ""
+		}
 	}
 	a.lookAtHSM()
 	a.health.beat()
@@ -313,20 +315,18 @@ func (a *Agent) install(ctx context.Context, next install) error {
 	}
 	if err := a.check(ctx, written.Name); err != nil {
 		a.trees.remove(written.Name)
-		return a.refuse(next, next.key(), err)
+		return a.refuse(next, next.key(), time.Time{}, err)
 	}
 	if err := bindable(a.portsToBind(next)); err != nil {
 		a.trees.remove(written.Name)
-		err = a.refuse(next, next.key(), err)
-		a.refused.until = time.Now().Add(retryPort)
-		return err
+		return a.refuse(next, next.key(), time.Now().Add(retryPort), err)
 	}
 	if err := a.trees.use(written.Name); err != nil {
 		a.trees.remove(written.Name)
 		return err
 	}
 	a.current = written
-	a.refused = nil
+	a.untried = true
 	a.spare = tickets.New(0)
 	a.handshakes.setAcceptable(written.Revision.Observe)
 	a.health.setStarted()
@@ -348,14 +348,14 @@ func (a *Agent) portsToBind(next install) []int {
 }
 
 // refuse records that HAProxy refused an installation; any other error may
-// pass. The key tells what is not tried again.
-func (a *Agent) refuse(next install, key string, err error) error {
+// pass. The key tells what is not tried again, until then if that is not zero.
+func (a *Agent) refuse(next install, key string, until time.Time, err error) error {
 	var refused *runtime.Refusal
 	if !errors.As(err, &refused) {
 		return err
 	}
-	a.refused = &refusal{key: key, rejection: dataplane.Rejection{
-		Target: next.state.Target, Message: refused.Message, Time: time.Now().UTC().Truncate(time.Second)}}
+	a.refusals = a.refusals.with(refusal{key: key, until: until, rejection: dataplane.Rejection{
+		Target: next.state.Target, Message: refused.Message, Time: time.Now().UTC().Truncate(time.Second)}})
 	a.Metrics.rejections.Inc()
 	a.Log.Error("HAProxy refuses the configuration; the last good one serves on",
 		"revision", next.state.Target.Revision, "generation", next.state.Target.Generation, "message", refused.Message)
@@ -378,11 +378,20 @@ func (a *Agent) load(ctx context.Context) error {
 	}
 	a.proxy = proxy{up: true, tree: a.current.Name, worker: worker{info.PID, info.Started}, version: info.Version}
 	a.synchronised = a.proxy.worker
+	a.takenUp()
 	a.current.Reloads++
 	a.Metrics.reloads.Inc()
 	a.Metrics.applied("reload", time.Since(started))
 	a.trees.removeOthers(a.current.Name)
 	return a.trees.writeState(a.current)
+}
+
+// takenUp says that HAProxy runs the current tree: what it refused before that was
+// installed it may take now.
+func (a *Agent) takenUp() {
+	if a.untried {
+		a.refusals, a.untried = nil, false
+	}
 }
 
 // putBack makes the configuration that HAProxy runs current again, after it has
@@ -406,7 +415,7 @@ func (a *Agent) putBack(reason error) error {
 	if err := a.trees.use(former.Name); err != nil {
 		return errors.Join(reason, err)
 	}
-	a.current, a.synchronised = former, worker{}
+	a.current, a.synchronised, a.untried = former, worker{}, false
 	a.trees.remove(failed.Name)
 	a.handshakes.setAcceptable(former.Revision.Observe)
 	if again {
@@ -414,7 +423,7 @@ func (a *Agent) putBack(reason error) error {
 	}
 	a.restored = former
 	refused := install{failed.Revision, failed.state}
-	return a.refuse(refused, refused.shape(), reason)
+	return a.refuse(refused, refused.shape(), time.Time{}, reason)
 }
 
 // answering waits for the worker that runs a tree.
@@ -465,6 +474,7 @@ func (a *Agent) synchronise(ctx context.Context) error {
 		}
 	}
 	a.synchronised = a.proxy.worker
+	a.takenUp()
 	a.trees.removeOthers(a.current.Name)
 	a.health.setStarted()
 	a.handshakes.setAcceptable(a.current.Revision.Observe)

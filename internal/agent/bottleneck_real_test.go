@@ -174,6 +174,8 @@ func TestAnHSMThatIsFarAwayIsNamed(t *testing.T) {
 // other's sessions, and make full handshakes instead.
 func TestAStoreThatGivesNoTicketKeysIsNamed(t *testing.T) {
 	p := newPair(t)
+	p.tell()
+	p.store.Stop()
 	p.startBoth()
 	for _, pod := range p.pods() {
 		pod.runs(p.assignment.Stable)
@@ -216,7 +218,7 @@ func TestAStoreThatGivesNoTicketKeysIsNamed(t *testing.T) {
 	if found := validity.Name(alone); found.Bottleneck != validity.Redis || !strings.Contains(strings.Join(found.Evidence, ""), "2 of 2 replicas had no ticket keys of the store, and 0 % of the handshakes were resumed") {
 		t.Errorf("without a store: %+v of %+v", found, alone)
 	}
-	p.tell()
+	p.store.Restart()
 	p.share()
 	p.haveEpoch(p.ring.Epoch)
 	if together := roaming(); validity.Name(together).Bottleneck != validity.Unknown || together.Resumed != together.Handshakes || together.Redis == nil || together.Redis.Without != 0 {

@@ -57,12 +57,14 @@ type worker struct {
 
 // own is what the agent has done.
 type own struct {
-	// current is the tree that HAProxy starts from; nil before the first.
+	// current is the tree that HAProxy starts from; nil before the first. Untried: it
+	// was installed, and no worker is known to run it yet.
 	current *tree
+	untried bool
 	// synchronised is the worker that is known to run what is in current.
 	synchronised worker
-	// refused is the last installation that HAProxy refused.
-	refused *refusal
+	// refusals are the installations that HAProxy refused since it last took up one.
+	refusals refusals
 	// refusedCertificates are those that HAProxy refused at run time, by name.
 	refusedCertificates map[string]refusedCertificate
 	// written credentials, by Secret: their digests.
@@ -71,6 +73,12 @@ type own struct {
 	spare tickets.Ring
 }
 
+// mostRefusals is how many are remembered: the first of more than that are forgotten,
+// and may be tried again.
+const mostRefusals = 16
+
+type refusals []refusal
+
 // refusal says that an installation was refused; the same is not tried again.
 type refusal struct {
 	rejection dataplane.Rejection
@@ -78,6 +86,27 @@ type refusal struct {
 	key string
 	// until is when the reason may have passed; zero: it is for good.
 	until time.Time
+}
+
+// with adds a refusal, in the place of an earlier one of the same, or whose time is over.
+func (all refusals) with(r refusal) refusals {
+	kept := slices.DeleteFunc(slices.Clone(all), func(old refusal) bool { return old.key == r.key || old.key == "" })
+	return append(kept[max(0, len(kept)-mostRefusals+1):], r)
+}
+
+// of an installation tells whether there is one that holds.
+func (all refusals) of(a install) bool {
+	return slices.ContainsFunc(all, func(r refusal) bool { return r.key != "" && (r.key == a.key() || r.key == a.shape()) })
+}
+
+// last of a revision is what is told of it; nil where none was refused.
+func (all refusals) last(revision string) *dataplane.Rejection {
+	for _, r := range slices.Backward(all) {
+		if r.rejection.Target.Revision == revision {
+			return &r.rejection
+		}
+	}
+	return nil
 }
 
 type refusedCertificate struct{ digest, message string }
@@ -243,10 +272,7 @@ func decideInstall(in observed, me own) action {
 // drains takes up nothing that needs another worker: that would open the ports
 // again.
 func installable(in observed, a install, me own) action {
-	if in.leaving {
-		return nil
-	}
-	if r := me.refused; r != nil && (r.key == a.key() || r.key == a.shape()) {
+	if in.leaving || me.refusals.of(a) {
 		return nil
 	}
 	return a

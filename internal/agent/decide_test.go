@@ -91,7 +91,7 @@ func TestDecide(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing to refuse")
 		}
-		s.refused = &refusal{key: a.key()}
+		s.refusals = s.refusals.with(refusal{key: a.key()})
 	}
 	// outgrow has a group whose 8 servers all have endpoints get a ninth, and one in
 	// place of that which goes.
@@ -149,9 +149,17 @@ func TestDecide(t *testing.T) {
 		{"but with another certificate", func(s *situation) { s.published = want(secondRevision, 2, here); refuse(s); renew(s) }, "install second, generation 2, with ec:1 pq:2"},
 		{"unless it was the loading that was refused", func(s *situation) {
 			s.published = want(secondRevision, 2, here)
-			s.refused = &refusal{key: decide(s.observed, s.own).(install).shape()}
+			s.refusals = refusals{{key: decide(s.observed, s.own).(install).shape()}}
 			renew(s)
 		}, "set certificate pq:2"},
+		{"also after others were", func(s *situation) {
+			s.published = want(secondRevision, 2, here)
+			refuse(s)
+			before := s.secrets["pq"]
+			renew(s)
+			refuse(s)
+			s.secrets["pq"] = before
+		}, "nothing"},
 		{"and another revision is", func(s *situation) {
 			s.published = want(secondRevision, 2, here)
 			refuse(s)
@@ -350,12 +358,12 @@ func TestStatus(t *testing.T) {
 		}},
 		{"a refusal", func(s *situation) {
 			s.published = want(secondRevision, 3)
-			s.refused = &refusal{rejection: dataplane.Rejection{Target: want(secondRevision, 2).Target, Message: "no"}}
+			s.refusals = refusals{{rejection: dataplane.Rejection{Target: want(secondRevision, 2).Target, Message: "no"}}}
 		}, func(s dataplane.Status) bool {
 			return s.Rejected != nil && s.Rejected.Message == "no" && s.Rejected.Target == want(secondRevision, 3).Target
 		}},
 		{"a refusal of what is no longer wanted", func(s *situation) {
-			s.refused = &refusal{rejection: dataplane.Rejection{Target: want(secondRevision, 2).Target, Message: "no"}}
+			s.refusals = refusals{{rejection: dataplane.Rejection{Target: want(secondRevision, 2).Target, Message: "no"}}}
 		}, func(s dataplane.Status) bool { return s.Rejected == nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -372,5 +380,28 @@ func TestStatus(t *testing.T) {
 	}
 	if got := statusOf(observed{}, own{}, nil, &unusable{Target: target, Message: "changed"}); got.Rejected == nil || got.Rejected.Target != target || got.Rejected.Message != "changed" {
 		t.Errorf("an unusable publication: %+v", got)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	rejected := func(revision, message string) dataplane.Rejection {
+		return dataplane.Rejection{Target: dataplane.Target{Revision: revision}, Message: message}
+	}
+	var all refusals
+	all = all.with(refusal{key: "a", rejection: rejected("one", "first")})
+	all = all.with(refusal{key: "b", rejection: rejected("two", "second")})
+	all = all.with(refusal{key: "a", rejection: rejected("one", "third")})
+	if len(all) != 2 || all.last("one").Message != "third" || all.last("two").Message != "second" || all.last("three") != nil {
+		t.Errorf("%+v", all)
+	}
+	all[0].key = "" // its time is over: it is told until there is another
+	if all.last("two") == nil {
+		t.Error("what is tried again is not told any more")
+	}
+	for i := range 2 * mostRefusals {
+		all = all.with(refusal{key: fmt.Sprint(i), rejection: rejected("many", fmt.Sprint(i))})
+	}
+	if len(all) != mostRefusals || all[0].key != fmt.Sprint(mostRefusals) || all.last("many").Message != fmt.Sprint(2*mostRefusals-1) {
+		t.Errorf("%d are remembered, the first of key %s: %+v", len(all), all[0].key, all.last("many"))
 	}
 }

@@ -387,7 +387,7 @@ func TestDecideAboutHSMs(t *testing.T) {
 		}, "install vault, generation 1, with pq:2 too:1"},
 		{"but is tried once", func(s *situation) {
 			renew(s, "web-1")
-			s.refused = &refusal{key: decide(s.observed, s.own).(install).key()}
+			s.refusals = refusals{{key: decide(s.observed, s.own).(install).key()}}
 		}, "nothing"},
 		{"keys in an HSM are installed", publish, "install vault, generation 2, with pq:2"},
 		{"a key in the Secret is not what a revision with an HSM is for", func(s *situation) {

@@ -73,10 +73,10 @@ func statusOf(in observed, me own, running *tree, broken *unusable) dataplane.St
 	switch {
 	case broken != nil:
 		s.Rejected = &dataplane.Rejection{Target: broken.Target, Message: broken.Message}
-	case me.refused != nil && in.published != nil && in.published.Target.Revision == me.refused.rejection.Target.Revision:
-		r := me.refused.rejection
-		r.Target = in.published.Target
-		s.Rejected = &r
+	case in.published != nil:
+		if r := me.refusals.last(in.published.Target.Revision); r != nil {
+			s.Rejected = &dataplane.Rejection{Target: in.published.Target, Message: r.Message, Time: r.Time}
+		}
 	}
 	s.Certificates = certificatesOf(in, me, shown, running != nil)
 	s.HSMKeys = keysInHSMs(running, me.current)
