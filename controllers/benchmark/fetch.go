@@ -95,14 +95,14 @@ func (r *Reconciler) fetch(ctx context.Context, b *v1alpha1.QTLSBenchmark, now t
 		if err != nil {
 			continue // not the operator's, whatever its owner says
 		}
-		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job), Unobserved: missed(&job, r.since)}
+		j := plan.Job{Name: job.Name, Measurement: identity.Measurement, Attempt: identity.Attempt, State: stateOf(&job), Unobserved: missed(&job, r.since, b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace)}
 		if j.State == plan.JobFailed {
 			if j.Message, err = r.failure(ctx, &job); err != nil {
 				return s, err
 			}
 		}
 		if j.State == plan.JobActive {
-			if j.Stuck, j.Start, err = r.stuck(ctx, &job, now); err != nil {
+			if j.StuckReason, j.Stuck, j.Start, err = r.stuck(ctx, &job, now); err != nil {
 				return s, err
 			}
 		}
@@ -152,30 +152,45 @@ func (r *Reconciler) podsOf(ctx context.Context, job *batchv1.Job) ([]corev1.Pod
 }
 
 // stuck says why the load of an active Job has not begun when it was to, at start:
-// Kubernetes has made no pods, or found no nodes for them.
-func (r *Reconciler) stuck(ctx context.Context, job *batchv1.Job, now time.Time) (why string, start time.Time, err error) {
+// Kubernetes has made no pods, found no nodes for them, or cannot start their containers.
+func (r *Reconciler) stuck(ctx context.Context, job *batchv1.Job, now time.Time) (reason, why string, start time.Time, err error) {
 	l, err := generator.LoadIn(job)
 	if err != nil {
-		return "", start, err
+		return "", "", start, err
 	}
 	if start = time.Unix(0, l.Start); !now.After(start.Add(load.Late)) {
-		return "", start, nil
+		return "", "", start, nil
 	}
 	pods, err := r.podsOf(ctx, job)
 	if err != nil {
-		return "", start, err
+		return "", "", start, err
 	}
 	for i := range pods {
-		if pods[i].Spec.NodeName == "" && pods[i].Status.Phase == corev1.PodPending {
-			return fmt.Sprintf("Job %q: %s; free or add nodes, or change spec.generator (resources, nodeSelector, tolerations) in another benchmark",
-				job.Name, cmp.Or(lastWords(&pods[i]), fmt.Sprintf("pod %q has no node", pods[i].Name))), start, nil
+		switch pod := &pods[i]; {
+		case pod.Status.Phase != corev1.PodPending:
+		case pod.Spec.NodeName == "":
+			return v1alpha1.ReasonGeneratorUnschedulable, fmt.Sprintf("Job %q: %s; free or add nodes, or change spec.generator (resources, nodeSelector, tolerations) in another benchmark",
+				job.Name, cmp.Or(lastWords(pod), fmt.Sprintf("pod %q has no node", pod.Name))), start, nil
+		case cannotRun(pod):
+			remedy := fmt.Sprintf("`kubectl describe pod %s` tells more", pod.Name)
+			if lacksImage(pod) {
+				remedy = fmt.Sprintf("the image is the chart's k6Image, pulled with its imagePullSecrets, which namespace %q has to have", job.Namespace)
+			}
+			return v1alpha1.ReasonGeneratorFailed, fmt.Sprintf("Job %q: %s; %s", job.Name, lastWords(pod), remedy), start, nil
 		}
 	}
 	if len(pods) < l.Pods {
-		return fmt.Sprintf("Job %q has %d of %d pods; a ResourceQuota, a LimitRange or an admission webhook of namespace %q may refuse them, which `kubectl describe job %s` tells; allow them, or change spec.generator.resources in another benchmark",
+		return v1alpha1.ReasonGeneratorUnschedulable, fmt.Sprintf("Job %q has %d of %d pods; a ResourceQuota, a LimitRange or an admission webhook of namespace %q may refuse them, which `kubectl describe job %s` tells; allow them, or change spec.generator.resources in another benchmark",
 			job.Name, len(pods), l.Pods, job.Namespace, job.Name), start, nil
 	}
-	return "", start, nil
+	return "", "", start, nil
+}
+
+// lacksImage says whether the image of a pod's container cannot be had.
+func lacksImage(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Waiting != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}, c.State.Waiting.Reason)
+	})
 }
 
 // failure says why a Job failed: what Kubernetes says, and the last words of its

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/shard"
@@ -289,34 +290,47 @@ func TestARunThatIsCancelledPutsTheGatewayBackAndKeepsWhatWasMeasured(t *testing
 	}
 }
 
-// Pods of the load generator find no node.
-func TestAGeneratorWithoutANodeFailsTheRunAndSaysWhatToDo(t *testing.T) {
-	w := newWorld(t)
-	w.limits.Unschedulable = time.Second
-	w.clock = clocktesting.NewFakePassiveClock(time.Now())
-	w.waits = func(pod *corev1.Pod) {
-		pod.Spec.NodeName, pod.Status.Phase = "", corev1.PodPending
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu."}}
-	}
-	b := w.benchmark()
-	clock := w.clock.(*clocktesting.FakePassiveClock)
-	for step := 0; b.Status.CompletionTime == nil; step++ {
-		if step > 300 {
-			t.Fatalf("no end: %+v", b.Status)
-		}
-		if _, err := w.step(w.Client, b); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.get(b)
-		clock.SetTime(clock.Now().Add(5 * time.Second))
-	}
-	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "0/1 nodes are available: 1 Insufficient cpu.; free or add nodes, or change spec.generator")
-	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
-	if err := w.untouched(); err != nil || b.Status.Progress != "5/8" {
-		t.Errorf("%v, %s", err, b.Status.Progress)
+func TestAGeneratorThatCannotStartFailsTheRunAndSaysWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		node         string
+		waits        func(*corev1.Pod)
+		reason, says string
+	}{
+		"no node": {"", func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodPending
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu."}}
+		}, v1alpha1.ReasonGeneratorUnschedulable, "0/1 nodes are available: 1 Insufficient cpu.; free or add nodes, or change spec.generator"},
+		"no image": {"n1", func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodPending
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: generator.Container, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image"}}}}
+		}, v1alpha1.ReasonGeneratorFailed, "waits: ImagePullBackOff: Back-off pulling image; the image is the chart's k6Image"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.limits.Unschedulable = time.Second
+			w.clock = clocktesting.NewFakePassiveClock(time.Now())
+			w.node, w.waits = c.node, c.waits
+			b := w.benchmark()
+			clock := w.clock.(*clocktesting.FakePassiveClock)
+			for step := 0; b.Status.CompletionTime == nil; step++ {
+				if step > 300 {
+					t.Fatalf("no end: %+v", b.Status)
+				}
+				if _, err := w.step(w.Client, b); err != nil {
+					t.Fatal(err)
+				}
+				if err := w.play(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.get(b)
+				clock.SetTime(clock.Now().Add(5 * time.Second))
+			}
+			w.condition(b, v1alpha1.ConditionFailed, "True", c.reason, c.says)
+			w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
+			if err := w.untouched(); err != nil || b.Status.Progress != "5/8" {
+				t.Errorf("%v, %s", err, b.Status.Progress)
+			}
+		})
 	}
 }
 

@@ -196,6 +196,7 @@ func measurements(s state, choose func(plan.Measurement) bool) []report.Measurem
 		default:
 			r.Result = &result
 			r.Evidence = evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+			r.Evidence.InPlace = s.benchmark.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace
 			r.Evidence.Generator = evidence.Generator(result, s.plan.Load.Duration, limit)
 			if m.Phase == plan.Latency {
 				r.Evidence.CapacityInvalid = noCapacity[capacityOf(m)]

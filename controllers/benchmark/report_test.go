@@ -32,7 +32,7 @@ func saturating(p plan.Plan, replicas int32) *usage {
 	idle := 0.5
 	u := &usage{MachineIdle: &idle}
 	for range replicas {
-		u.Replicas = append(u.Replicas, validity.Replica{Name: "web", Quota: 0.05, Observed: p.Load.Duration, CPU: p.Load.Duration / 20})
+		u.Replicas = append(u.Replicas, validity.Replica{Name: "web", Quota: 0.05, Observed: p.Load.Duration, CPU: p.Load.Duration / 20, Others: ptr.To(0.0)})
 	}
 	return u
 }

@@ -186,19 +186,27 @@ func (r *Reconciler) observeUsage(ctx context.Context, s state, name string) (ne
 	return 0, nil
 }
 
-// missed says whether a Job has not all samples of its window because this operator began
-// its work within it, or later. One that was there and too late, for agents that answer
-// slowly in a short window, would be so the next time.
-func missed(job *batchv1.Job, since time.Time) bool {
+// missed says whether a Job has not all samples that it needs because this operator began
+// its work when one of them was due, or later: those of its window, and of a gateway in
+// place also those before the load. One that was there and too late, for agents that
+// answer slowly in a short window, would be so the next time.
+func missed(job *batchv1.Job, since time.Time, inPlace bool) bool {
 	l, err := generator.LoadIn(job)
-	return err == nil && !observed(job) && since.After(l.Begin())
+	if err != nil {
+		return false
+	}
+	early := inPlace && !(hasSample(job, v1alpha1.AnnotationUsageIdle) && hasSample(job, v1alpha1.AnnotationUsageQuiet))
+	due, _ := moment(l, v1alpha1.AnnotationUsageIdle)
+	return early && since.After(due) || !observed(job) && since.After(l.Begin())
 }
 
 // observed says whether it was looked at the pods when the window of a Job began and when
 // it ended, whoever answered then.
 func observed(job *batchv1.Job) bool {
-	return job.Annotations[v1alpha1.AnnotationUsageBegin] != "" && job.Annotations[v1alpha1.AnnotationUsageEnd] != ""
+	return hasSample(job, v1alpha1.AnnotationUsageBegin) && hasSample(job, v1alpha1.AnnotationUsageEnd)
 }
+
+func hasSample(job *batchv1.Job, which string) bool { return job.Annotations[which] != "" }
 
 // sample all pods of a gateway at once, and wait so long for them.
 func (r *Reconciler) sample(ctx context.Context, g *v1alpha1.QTLSGateway, patience time.Duration) (samples, error) {
@@ -348,7 +356,7 @@ func usageOf(job *batchv1.Job, g *v1alpha1.QTLSGateway) *usage {
 
 // machineOf a node, for the report.
 func machineOf(node string, m machine.Machine) report.Machine {
-	return report.Machine{Name: node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Kernel: m.Kernel}
+	return report.Machine{Name: node, CPUModel: m.CPUModel, CPUs: m.CPUs, Flags: m.Flags, Memory: m.Memory, Kernel: m.Kernel}
 }
 
 // quota of a replica in CPUs, 0 without one.

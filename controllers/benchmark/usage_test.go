@@ -66,29 +66,34 @@ func TestOnlyAnOperatorThatWasStartedAnewHasMissedAWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := moments
 	for name, c := range map[string]struct {
-		since time.Duration // after the load's start
-		begin bool
-		end   bool
-		want  bool
+		since   time.Duration // after the load's start
+		has     []string
+		inPlace bool
+		want    bool
 	}{
-		"it was there, and took both":            {-time.Minute, true, true, false},
-		"it was there, and was late for the end": {-time.Minute, true, false, false},
-		"it was there for neither":               {time.Minute, false, false, true},
-		"it came while the load warmed up":       {5 * time.Second, false, true, false},
-		"it came within the window, too late":    {28 * time.Second, false, true, true},
-		"it came within the window, in time":     {11 * time.Second, true, true, false},
-		"it came later, and another took both":   {time.Minute, true, true, false},
-		"it came later, and another took one":    {time.Minute, true, false, true},
+		"it was there, and took all":             {-time.Minute, all, true, false},
+		"it was there, and was late for the end": {-time.Minute, all[:3], true, false},
+		"it was there for none":                  {time.Minute, nil, false, true},
+		"it came while the load warmed up":       {5 * time.Second, all[3:], false, false},
+		"it came within the window, too late":    {28 * time.Second, all[3:], false, true},
+		"it came within the window, in time":     {11 * time.Second, all[2:], false, false},
+		"it came later, and another took both":   {time.Minute, all[2:], false, false},
+		"it came later, and another took one":    {time.Minute, all[2:3], false, true},
+		// Who else connects to a gateway in place shows before the load.
+		"a gateway in place: it came within the window":          {11 * time.Second, all[2:], true, true},
+		"a gateway in place: it came just before the load":       {-time.Second / 2, all[2:], true, true},
+		"a gateway in place: it came between the first two":      {-3 * time.Second, all[1:], true, true},
+		"a gateway in place: it came later, another took all":    {time.Minute, all, true, false},
+		"a gateway in place: it was there, and nobody looked so": {-time.Minute, all[2:], true, false},
 	} {
 		job := &batchv1.Job{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: generator.Container, Env: []corev1.EnvVar{{Name: load.Variable, Value: text}}}}}}}}
-		for which, taken := range map[string]bool{v1alpha1.AnnotationUsageBegin: c.begin, v1alpha1.AnnotationUsageEnd: c.end} {
-			if taken {
-				metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, "samples")
-			}
+		for _, which := range c.has {
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, "samples")
 		}
-		if got := missed(job, noon.Add(c.since)); got != c.want {
+		if got := missed(job, noon.Add(c.since), c.inPlace); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -68,6 +68,8 @@ type world struct {
 	unobserved bool
 	// waits, where it is set, makes a pod one that does not run, and its Job with it.
 	waits func(*corev1.Pod)
+	// node that the pods of Jobs are bound to; empty: none.
+	node string
 }
 
 type answer struct {
@@ -233,6 +235,7 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 		text, failure := w.printed(job, l, i)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("%s-%d", job.Name, i), Labels: map[string]string{batchv1.JobNameLabel: job.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}, Spec: job.Spec.Template.Spec}
+		pod.Spec.NodeName = w.node
 		if err := w.Create(ctx, pod); err != nil && !apierrors.IsAlreadyExists(err) {
 			return unimportant(err)
 		}
@@ -263,8 +266,9 @@ func (w *world) work(ctx context.Context, job *batchv1.Job) error {
 			return err
 		}
 		before := job.DeepCopy()
-		metav1.SetMetaDataAnnotation(&job.ObjectMeta, v1alpha1.AnnotationUsageBegin, nobody)
-		metav1.SetMetaDataAnnotation(&job.ObjectMeta, v1alpha1.AnnotationUsageEnd, nobody)
+		for _, which := range moments {
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, which, nobody)
+		}
 		if err := w.Patch(ctx, job, client.MergeFrom(before)); err != nil {
 			return unimportant(err)
 		}

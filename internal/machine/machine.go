@@ -2,7 +2,9 @@
 package machine
 
 import (
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -11,8 +13,10 @@ type Machine struct {
 	CPUModel string `json:"cpuModel"`
 	CPUs     int    `json:"cpus"`
 	// Flags of the CPUs that cryptography uses.
-	Flags  []string `json:"flags,omitempty"`
-	Kernel string   `json:"kernel"`
+	Flags []string `json:"flags,omitempty"`
+	// Memory in bytes; 0 where it is not told.
+	Memory int64  `json:"memory,omitempty"`
+	Kernel string `json:"kernel"`
 }
 
 // cryptographic are the CPU flags that cryptography uses.
@@ -28,7 +32,11 @@ func Describe(read func(string) ([]byte, error)) (Machine, error) {
 	if err != nil {
 		return Machine{}, err
 	}
-	m := Machine{Kernel: strings.TrimSpace(string(kernel))}
+	memory, err := read("/proc/meminfo")
+	if err != nil {
+		return Machine{}, err
+	}
+	m := Machine{Kernel: strings.TrimSpace(string(kernel)), Memory: total(string(memory))}
 	for line := range strings.Lines(string(cpus)) {
 		name, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); strings.TrimSpace(name) {
@@ -42,4 +50,18 @@ func Describe(read func(string) ([]byte, error)) (Machine, error) {
 	}
 	slices.Sort(m.Flags)
 	return m, nil
+}
+
+// total of /proc/meminfo, whose unit is always kB and means KiB.
+func total(meminfo string) int64 {
+	for line := range strings.Lines(meminfo) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemTotal:" {
+			kibibytes, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil || kibibytes < 0 || kibibytes > math.MaxInt64>>10 {
+				return 0
+			}
+			return kibibytes << 10
+		}
+	}
+	return 0
 }

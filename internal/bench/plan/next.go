@@ -105,10 +105,11 @@ type Job struct {
 	// Unobserved: nobody looked when its window began or ended, for the operator was
 	// started anew meanwhile, so that what the gateway used is not known.
 	Unobserved bool
-	// Stuck says why some of its pods have no node, or are not there, though the
-	// load was to begin at Start; empty where it is not so.
-	Stuck string
-	Start time.Time
+	// Stuck says why some of its pods have no node, cannot start, or are not there,
+	// though the load was to begin at Start; empty where it is not so. StuckReason is
+	// the condition's for it.
+	Stuck, StuckReason string
+	Start              time.Time
 }
 
 // Kind of an action.
@@ -172,9 +173,9 @@ type Limits struct {
 	// Failures of the generator in a row end the run, and as many capacities without a
 	// handshake at its beginning.
 	Failures int
-	// Unschedulable is how long a generator's pods may be without a node after
-	// the load was to begin, and without a log that can be read after they have ended.
-	// A Job that has no node ends by itself later than that, and then its pods cannot be
+	// Unschedulable is how long a generator's pods may be without a node, or unable to
+	// start, after the load was to begin, and without a log that can be read after they have ended.
+	// Such a Job ends by itself later than that, and then its pods cannot be
 	// asked any more.
 	Unschedulable time.Duration
 }
@@ -502,7 +503,7 @@ func (p Plan) measure(o Observed, m Measurement, limits Limits) Action {
 			a.Message, a.After = fmt.Sprintf("%s: %s", m, latest.Stuck), limits.Unschedulable-waited
 			return a
 		}
-		a.Kind, a.Reason, a.Message = RecordFailure, v1alpha1.ReasonGeneratorUnschedulable, fmt.Sprintf("%s: %s", m, latest.Stuck)
+		a.Kind, a.Reason, a.Message = RecordFailure, latest.StuckReason, fmt.Sprintf("%s: %s", m, latest.Stuck)
 	case JobComplete:
 		if latest.Unobserved && latest.Attempt < limits.Attempts {
 			return a.again()

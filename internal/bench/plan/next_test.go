@@ -551,7 +551,7 @@ func TestAGeneratorWithoutANodeEndsTheRunInTime(t *testing.T) {
 		}
 		for i := range w.o.Jobs {
 			if j := &w.o.Jobs[i]; j.Start.IsZero() {
-				j.Stuck, j.Start = "pod \"p\" has no node", w.o.Now
+				j.Stuck, j.StuckReason, j.Start = "pod \"p\" has no node", v1alpha1.ReasonGeneratorUnschedulable, w.o.Now
 			}
 		}
 		a := w.plan.Next(w.o, w.limits)

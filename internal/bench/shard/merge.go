@@ -151,7 +151,6 @@ func (s *Series) Add(other *Series) {
 	for name, h := range s.histograms() {
 		mergeInto(h, *from[name])
 	}
-	addTo(&s.Servers, other.Servers)
 }
 
 func mergeInto(into **Histogram, h *Histogram) {

@@ -102,9 +102,6 @@ type Series struct {
 	// application data, in total.
 	ExchangeBytesSent     int64 `json:"exchangeBytesSent,omitempty"`
 	ExchangeBytesReceived int64 `json:"exchangeBytesReceived,omitempty"`
-
-	// Servers counts handshakes by who answered, where that is known.
-	Servers map[string]int64 `json:"servers,omitempty"`
 }
 
 func (s *Series) histograms() map[string]**Histogram {
@@ -193,7 +190,6 @@ const (
 	most         = int64(1) << 50 // of anything that is counted; sums of all segments stay below 2^63
 	mostPods     = 4096
 	mostSeries   = 256
-	mostServers  = 1024
 	mostPrograms = 16
 	mostText     = 256
 	mostFlags    = 64
@@ -285,19 +281,6 @@ func (s Shard) validate() error {
 				bad(field+name, (*histogram).Count(), fmt.Sprintf("at most one for each of %d handshakes", h.Count))
 			}
 		}
-		if len(h.Servers) > mostServers {
-			bad(field+"servers", len(h.Servers), fmt.Sprintf("at most %d", mostServers))
-			continue
-		}
-		var known int64
-		for _, server := range slices.Sorted(maps.Keys(h.Servers)) {
-			text(field+"servers", server, true)
-			if n := h.Servers[server]; n < 0 || n > h.Count-known {
-				bad(field+"servers."+cut(server), n, fmt.Sprintf("no more than %d handshakes in total", h.Count))
-				break
-			}
-			known += h.Servers[server]
-		}
 	}
 	// A batch has several handshakes an iteration, so they may be more; but each
 	// iteration ended in some way.
@@ -319,6 +302,7 @@ func (s Shard) validate() error {
 		text("machine.cpuModel", m.CPUModel, false)
 		text("machine.kernel", m.Kernel, false)
 		count("machine.cpus", int64(m.CPUs))
+		count("machine.memory", m.Memory)
 		if len(m.Flags) > mostFlags {
 			bad("machine.flags", len(m.Flags), fmt.Sprintf("at most %d", mostFlags))
 		} else {

@@ -35,7 +35,6 @@ func hybrid(segment, of int, ms ...float64) Shard {
 			Kind:  Kind{Group: "X25519MLKEM768", SignatureAlgorithm: "mldsa65", Version: "TLSv1.3"},
 			Count: int64(len(ms)), Handshake: histogram(ms...), Server: histogram(ms...),
 			BytesSent: 1500 * int64(len(ms)), BytesReceived: 9000 * int64(len(ms)), CertificateBytes: 7000 * int64(len(ms)),
-			Servers: map[string]int64{"gateway-a": int64(len(ms))},
 		}},
 		CPU:      CPU{Client: 873_000 * int64(len(ms)), Periods: 300},
 		TCP:      TCP{Segments: 2000, Retransmitted: 3},
@@ -130,14 +129,14 @@ func TestMergingIsRecordingAllInOneHistogram(t *testing.T) {
 		t.Error(diff)
 	}
 	n := int64(len(all))
-	if got.Count != n || r.Iterations != n+5 || r.Failures[Alert("handshake_failure")] != 5 || got.Servers["gateway-a"] != n ||
+	if got.Count != n || r.Iterations != n+5 || r.Failures[Alert("handshake_failure")] != 5 ||
 		got.BytesSent != 1500*n || got.BytesReceived != 9000*n || got.CertificateBytes != 7000*n || r.CPU != (CPU{Client: 873_000 * n, Periods: 1500}) || r.TCP != (TCP{Segments: 10_000, Retransmitted: 15}) || len(r.CPUOfPods) != 5 || r.StartLag.Count() != 5 || r.Pods != 5 {
 		t.Errorf("sums: %+v of %+v", got, r)
 	}
 	if want := float64(n) / 30; math.Abs(r.PerSecond-want) > 1e-9 {
 		t.Errorf("%v a second, want %v", r.PerSecond, want)
 	}
-	if shards[0].Handshakes[0].Servers["gateway-a"] == n {
+	if shards[0].Handshakes[0].Count == n {
 		t.Error("a shard was changed")
 	}
 }
@@ -191,7 +190,7 @@ func TestKindsAreKeptApart(t *testing.T) {
 	if r.Count() != 3 {
 		t.Errorf("%d handshakes", r.Count())
 	}
-	if all := r.Total(func(Kind) bool { return true }); all.Count != 3 || all.Servers["gateway-a"] != 3 {
+	if all := r.Total(func(Kind) bool { return true }); all.Count != 3 {
 		t.Errorf("all: %+v", all)
 	}
 }
@@ -252,7 +251,6 @@ func TestShardsThatCannotBe(t *testing.T) {
 		"count and histogram":  {func(s *Shard) { s.Handshakes[0].Count = 3; s.Iterations = 0 }, "handshakes[0].handshake 2: want one for each of 3"},
 		"more in a part":       {func(s *Shard) { s.Handshakes[0].Client = histogram(1, 1, 1) }, "handshakes[0].client 3"},
 		"a kind twice":         {func(s *Shard) { s.Handshakes = append(s.Handshakes, s.Handshakes[0]) }, "each kind once"},
-		"more by servers":      {func(s *Shard) { s.Handshakes[0].Servers["b"] = 1 }, "handshakes[0].servers.gateway-a 2"},
 		"lost iterations":      {func(s *Shard) { s.Iterations = 4 }, "iterations 4"},
 		"idle without end":     {func(s *Shard) { s.CPU.MachineIdle, s.CPU.MachineTotal = 11, 10 }, "cpu.machineIdle 11: want 0 to 10"},
 		"a machine of many words": {func(s *Shard) {

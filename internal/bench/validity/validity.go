@@ -82,6 +82,8 @@ type Evidence struct {
 	Replicas    []Replica `json:"replicas,omitempty"`
 	// Peer says that the replicas are another server's, which nobody observes.
 	Peer bool `json:"peer,omitempty"`
+	// InPlace says that they are no copy's: they may have clients of their own.
+	InPlace bool `json:"inPlace,omitempty"`
 	// WantedReplicas were to be ready all the time.
 	WantedReplicas int `json:"wantedReplicas"`
 
@@ -257,7 +259,8 @@ func Judge(e Evidence) []Reason {
 	if e.StartLagP99 > StartLagP99 {
 		bad(LateStarts, "1 %% of the iterations began %v late or more, want at most %v: give the generator more CPU, or ask for less", e.StartLagP99, StartLagP99)
 	}
-	if e.Phase == Latency && e.Rate < RateShare*e.WantedRate {
+	// Of a rate that makes no whole number of handshakes in the window, one may lie outside.
+	if lacks := (RateShare*e.WantedRate - e.Rate) * e.Window.Seconds(); e.Phase == Latency && lacks > 1 {
 		bad(RateMissed, "%.1f handshakes a second of the %.1f that were asked for: the gateway was not below its capacity", e.Rate, e.WantedRate)
 	}
 	if e.CapacityInvalid != "" {
@@ -274,6 +277,9 @@ func Judge(e Evidence) []Reason {
 	}
 	if e.resumesTooFew() {
 		bad(OtherMode, "%s of the handshakes were resumed, want %s: look at the gateway's condition SessionResumption; with a longer load.warmUp each client has a session by its end", percent(e.resumedShare()), percent(ResumedShare))
+	}
+	if name := e.unseenBefore(); name != "" {
+		bad(NotObserved, "how many TLS connections replica %s had just before the load was not observed: some that were measured may be of clients of the gateway's own; measure again, or a copy (gatewayRef.use: Copy)", name)
 	}
 	if others, share := e.others(); share > OthersShare {
 		bad(OtherTraffic, "just before the load the replicas had %.1f TLS connections a second, %s of its rate, want at most %s: the gateway has clients of its own; measure a copy (gatewayRef.use: Copy), or when they are away", others, percent(share), percent(OthersShare))
@@ -382,6 +388,19 @@ func (e *eachReplica) told() []string {
 		}
 	}
 	return e.texts
+}
+
+// unseenBefore the load is a replica that may have had clients then; empty if there is none.
+func (e Evidence) unseenBefore() string {
+	if !e.InPlace || e.Peer {
+		return ""
+	}
+	for _, r := range e.Replicas {
+		if r.Others == nil && !r.Disturbed { // of one that was there, and answered
+			return r.Name
+		}
+	}
+	return ""
 }
 
 // others are how many TLS connections a second all replicas had just before the load, and

@@ -53,7 +53,13 @@ func TestReplicasThatUseWholeCPUsAreAtTheirQuotas(t *testing.T) {
 }
 
 func TestGoodMeasurementsAreResults(t *testing.T) {
-	for name, e := range map[string]Evidence{"capacity": capacity(), "latency": latency()} {
+	few, inPlace := latency(), capacity()
+	few.WantedRate, few.Rate = 2, 58/few.Window.Seconds() // one less than 98 % of 60 are
+	inPlace.InPlace = true
+	for i := range inPlace.Replicas {
+		inPlace.Replicas[i].Others = share(0)
+	}
+	for name, e := range map[string]Evidence{"capacity": capacity(), "latency": latency(), "one handshake less": few, "without other clients": inPlace} {
 		if reasons := Judge(e); len(reasons) != 0 {
 			t.Errorf("%s: %v", name, reasons)
 		}
@@ -74,6 +80,9 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"dropped iterations", latency, func(e *Evidence) { e.Dropped = 1 }, DroppedIterations, "1 iterations were dropped, want 0"},
 		{"late starts", latency, func(e *Evidence) { e.StartLagP99 = 10*time.Millisecond + 1 }, LateStarts, "want at most 10ms"},
 		{"rate not reached", latency, func(e *Evidence) { e.Rate = 39 }, RateMissed, "39.0 handshakes a second of the 40.0"},
+		{"rate missed in a short window", latency, func(e *Evidence) {
+			e.Window, e.Common, e.WantedRate, e.Rate = 1500*time.Millisecond, 1500*time.Millisecond, 11, 14/1.5
+		}, RateMissed, "9.3 handshakes a second of the 11.0"},
 		{"a rate of no capacity", latency, func(e *Evidence) { e.CapacityInvalid = "NotSaturated: it could do more" }, CapacityInvalid, "a capacity that is no result: NotSaturated: it could do more"},
 		{"failures", capacity, func(e *Evidence) { e.Failures = 3 }, TooManyFailures, "3 of 2403 attempts failed, want at most 0.1 %"},
 		{"nothing but failures", capacity, func(e *Evidence) { e.Handshakes = 0 }, NoHandshakes, "no handshake succeeded"},
@@ -119,6 +128,9 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"resumed instead of full", capacity, func(e *Evidence) { e.Resumed = 1 }, OtherMode, "1 handshakes were resumed"},
 		{"full instead of resumed", latency, func(e *Evidence) { e.Resumes, e.Resumed = true, 2200 }, OtherMode, "91.67 % of the handshakes were resumed, want 95 %"},
 		{"other clients", capacity, func(e *Evidence) { e.Replicas[0].Others, e.Replicas[1].Others = share(0.5), share(0.4) }, OtherTraffic, "just before the load the replicas had 0.9 TLS connections a second, 1.125 % of its rate, want at most 1 %: the gateway has clients of its own; measure a copy"},
+		{"clients that nobody looked for", capacity, func(e *Evidence) {
+			e.InPlace, e.Replicas[0].Others = true, share(0)
+		}, NotObserved, "replica gateway-b had just before the load was not observed"},
 		{"another group", latency, func(e *Evidence) { e.Strays = 7 }, OtherMode, "7 handshakes used another group"},
 		{"generators apart", capacity, func(e *Evidence) { e.Common = 26 * time.Second }, WindowsApart, "together for 86.67 % of the window, want 90 %"},
 		{"no window", capacity, func(e *Evidence) { e.Window = 0 }, NotObserved, "the window was not observed"},
