@@ -259,6 +259,19 @@ func TestASessionOfSomeTimeEndsByItself(t *testing.T) {
 	}
 }
 
+// Its end and a summary come at one time, in either order.
+func TestASessionEndsWithoutASummaryOfNothing(t *testing.T) {
+	t.Parallel() // it waits, mostly
+	s := startServer(t)
+	for range 5 {
+		out, log, err := program(t, nil, "session", "--host=127.0.0.1", "--port="+strconv.Itoa(s.port), "--sni=server.example", "--ca="+s.ca,
+			"--interval=1m", "--every=300ms", "--duration=300ms")
+		if err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, "p99") {
+			t.Errorf("%v: %q\n%s", err, out, log)
+		}
+	}
+}
+
 func TestASessionHasACertificateOfItsOwnAndVersionsOfTLS(t *testing.T) {
 	t.Parallel() // it waits, mostly
 	c, own := haproxytest.NewCertificate(t, haproxytest.ECDSA...), haproxytest.NewCertificate(t, haproxytest.ECDSA...)

@@ -87,6 +87,8 @@ func remedy(option string, o options.Options) string {
 		return "give names as `openssl list` has them with this provider"
 	case "provider":
 		return "give the name of a provider where OpenSSL looks for its own, or the path of a module, that this OpenSSL can load"
+	case "properties":
+		return "give a property query by which every algorithm of TLS is found, as in \"?provider=oqsprovider\""
 	case "ca", "certificate", "key":
 		return "give valid PEM"
 	}

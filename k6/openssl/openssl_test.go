@@ -225,9 +225,9 @@ func TestAGroupOfTheProvider(t *testing.T) {
 	c := haproxytest.NewCertificate(t, haproxytest.ECDSA...)
 	server := haproxytest.Start(t, c, "curves smaug_t1", "ssl-provider-path "+strings.TrimSuffix(provider, "/oqsprovider.so"), "ssl-provider oqsprovider", "ssl-provider default")
 	t.Setenv("OPENSSL_MODULES", filepath.Dir(provider)) // in an image it is where OpenSSL looks without
-	for _, name := range []string{provider, "oqsprovider"} {
+	for name, properties := range map[string]string{provider: "", "oqsprovider": "?provider=oqsprovider"} {
 		o := trusting(c)
-		o.Groups, o.Provider = []string{"smaug_t1"}, name
+		o.Groups, o.Provider, o.Properties = []string{"smaug_t1"}, name, properties
 		if r := handshake(newClient(t, o), server.Port, 1); r.Failure != "" || r.Group != "smaug_t1" {
 			t.Errorf("%s: got %+v", name, r)
 		}
@@ -364,6 +364,7 @@ func TestOptionsThatOpenSSLRefusesAreNamed(t *testing.T) {
 		"option certificate: ":        func(o *options.Options) { o.Certificate, o.Key = "-----BEGIN X-----", c.Key },
 		"option key: ":                func(o *options.Options) { o.Certificate, o.Key = c.PEM, other.Key },
 		"option provider: ":           func(o *options.Options) { o.Provider = "/nowhere/oqsprovider.so" },
+		"option properties: ":         func(o *options.Options) { o.Properties = "provider=nowhere" },
 	} {
 		o := trusting(c)
 		change(&o)

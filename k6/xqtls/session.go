@@ -81,6 +81,7 @@ type sampler struct {
 func (s *sampler) run(ctx context.Context) error {
 	summaries := time.NewTicker(s.options.every)
 	defer summaries.Stop()
+	written := false
 	for due := time.Now(); ctx.Err() == nil; {
 		s.sample(ctx)
 		var missed int64
@@ -96,12 +97,17 @@ func (s *sampler) run(ctx context.Context) error {
 				if err := s.write(s.cut(time.Now())); err != nil {
 					return err
 				}
+				written = true
 			case <-ctx.Done():
 				waiting = false
 			}
 		}
 	}
-	return s.write(s.cut(time.Now()))
+	last := s.cut(time.Now())
+	if written && last.Empty() { // the session ends with a summary that was due
+		return nil
+	}
+	return s.write(last)
 }
 
 // next sample is due when, after the one that was and is made now; and how many were due in between, which one that takes

@@ -100,6 +100,9 @@ type Summary struct {
 	Missed int64 `json:"missed,omitempty"`
 }
 
+// Empty says that there was neither a sample nor the want of one.
+func (s Summary) Empty() bool { return s.Samples == 0 && len(s.Failures) == 0 && s.Missed == 0 }
+
 // Summary of the session until now; it goes on.
 func (s *Session) Summary(now time.Time) Summary {
 	s.mu.Lock()

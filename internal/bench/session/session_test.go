@@ -57,6 +57,14 @@ func TestCutBeginsTheNextSession(t *testing.T) {
 	if second.Samples != 2 || second.Failed() != 0 || second.Missed != 0 || !second.Start.Equal(noon.Add(time.Minute)) || second.Min < ms(1.9) {
 		t.Errorf("%+v", second)
 	}
+	if third := s.Cut(noon.Add(3 * time.Minute)); !third.Empty() || second.Empty() {
+		t.Errorf("%+v", third)
+	}
+	for what, happens := range map[string]func(){"a sample": func() { s.Add(Sample{Total: ms(2)}) }, "a failure": func() { s.Fail(shard.Reset) }, "one that is missed": func() { s.Miss(1) }} {
+		if happens(); s.Cut(noon).Empty() {
+			t.Errorf("%s is nothing", what)
+		}
+	}
 }
 
 func TestPartsAreNeverMoreThanTheWhole(t *testing.T) {
