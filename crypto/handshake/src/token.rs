@@ -381,7 +381,7 @@ impl Fake {
     const SIGN_MICROS: u64 = 10 * Fake::CALL + 4 * 8;
     const PIN: u64 = 11 * Fake::CALL + 4 * 8;
     const SIGNATURES: u64 = 11 * Fake::CALL + 8 * 8;
-    const STATE: u64 = 11 * Fake::CALL + 11 * 8 + 128;
+    const STATE: u64 = 11 * Fake::CALL + 12 * 8 + 128;
 
     /// Each signature takes as long from now on.
     pub fn takes(&self, time: Duration) -> Result<()> {

@@ -431,13 +431,26 @@ impl LibrarySession {
         search.map(|()| found[..found.len().min(count as usize)].to_vec())
     }
 
-    /// The private key with a name: one that stands for two is of no use.
+    /// The private key with a name: one that stands for two is of no use. A session whose login is gone sees none, without an
+    /// error.
     fn private(&self, key: &KeyName) -> Result<Option<CK_OBJECT_HANDLE>> {
         match self.objects(CKO_PRIVATE_KEY, key)?[..] {
-            [] => Ok(None),
+            [] => self.alive().map(|()| None),
             [handle] => Ok(Some(handle)),
             _ => Err(Failure::ambiguous(key)),
         }
+    }
+
+    /// Fails if the session, its login or its device is gone.
+    fn alive(&self) -> Result<()> {
+        let mut info = CK_SESSION_INFO::default();
+        call!(self.functions, C_GetSessionInfo(self.handle, &mut info))?;
+        if !logged_in(&info) {
+            return Err(Failure::new(CKR_USER_NOT_LOGGED_IN, "C_GetSessionInfo"));
+        }
+        // A session's state may be the library's memory; the token's is more often the device's word.
+        let mut token = CK_TOKEN_INFO::default();
+        call!(self.functions, C_GetTokenInfo(info.slotID, &mut token))
     }
 
     /// An attribute of an object; None where it has none.
@@ -576,7 +589,7 @@ fn attribute<T: ?Sized>(type_: CK_ATTRIBUTE_TYPE, value: &T) -> CK_ATTRIBUTE {
 
 impl Session for LibrarySession {
     fn find(&mut self, key: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
-        Ok(self.objects(CKO_PRIVATE_KEY, &key.name())?.first().copied())
+        self.private(&key.name())
     }
 
     fn sign(&mut self, key: CK_OBJECT_HANDLE, request: &Request, len: usize) -> Result<Vec<u8>> {
@@ -626,14 +639,7 @@ impl Session for LibrarySession {
     }
 
     fn check(&mut self) -> Result<()> {
-        let mut info = CK_SESSION_INFO::default();
-        call!(self.functions, C_GetSessionInfo(self.handle, &mut info))?;
-        if !logged_in(&info) {
-            return Err(Failure::new(CKR_USER_NOT_LOGGED_IN, "C_GetSessionInfo"));
-        }
-        // A session's state may be the library's memory; the token's is more often the device's word.
-        let mut token = CK_TOKEN_INFO::default();
-        call!(self.functions, C_GetTokenInfo(info.slotID, &mut token))
+        self.alive()
     }
 
     fn has_keys(&mut self) -> Result<bool> {

@@ -131,7 +131,7 @@ impl Alarm for Beginning {
         let failure = no_answer(member.settings.timeout);
         let mut queue = lock(&member.queue);
         if queue.state == State::Starting {
-            member.work.notify_all(); // who waits for another's session does so no longer
+            queue.wake_all(); // who waits for another's session does so no longer
             queue.go_down(&failure);
             member.tell(queue);
         }
@@ -158,9 +158,9 @@ impl Alarm for Checking {
                 return;
             }
             // It may hang alone. One whose session waits tells how the token is, once.
-            if queue.ready > 0 && !self.doubted {
+            if queue.ready() > 0 && !self.doubted {
                 queue.doubted = true;
-                return member.work.notify_all();
+                return queue.wake_all();
             }
         }
         let what = format!("no answer to a check in {} ms", self.time.as_millis());
@@ -201,9 +201,8 @@ impl Progress {
 struct Queue {
     jobs: Turns<Option<IpAddr>, Arc<Job>>,
     state: State,
-    /// Workers that wait for a job, and those of them that have a session.
-    idle: usize,
-    ready: usize,
+    /// Workers that wait for a job, the latest last.
+    idle: Vec<Arc<Idle>>,
     /// Sessions that are open, and those that are being opened.
     open: usize,
     opening: usize,
@@ -239,7 +238,33 @@ struct Queue {
     status: Status,
 }
 
+/// A worker that waits for a job.
+struct Idle {
+    changed: Condvar,
+    /// It has a session.
+    ready: bool,
+    /// It is woken for a job: the next one is for another worker. Read and written with the queue locked.
+    woken: AtomicBool,
+}
+
 impl Queue {
+    /// Idle workers with a session.
+    fn ready(&self) -> usize {
+        self.idle.iter().filter(|idle| idle.ready).count()
+    }
+
+    /// The one to be woken for a job: with a session, and the last to have worked. Its stack, its connection and hsmd's threads
+    /// at the other end of that are the likeliest to be in the processor's caches.
+    fn to_be_woken(&self) -> Option<Arc<Idle>> {
+        let idle = self.idle.iter().rfind(|idle| idle.ready && !idle.woken.load(SeqCst))?;
+        idle.woken.store(true, SeqCst);
+        Some(idle.clone())
+    }
+
+    fn wake_all(&self) {
+        self.idle.iter().for_each(|idle| idle.changed.notify_one());
+    }
+
     /// Whether there are sessions without one more, or are about to be.
     fn others(&self) -> bool {
         self.state != State::Down && self.open + self.opening > 0
@@ -303,7 +328,8 @@ pub struct Member {
     settings: Settings,
     token: Box<dyn Token>,
     queue: Mutex<Queue>,
-    work: Condvar,
+    /// A worker has ended.
+    ended: Condvar,
     check_interval: Duration,
     log: fn(&str),
 }
@@ -314,8 +340,7 @@ impl Member {
         let queue = Queue {
             jobs: Turns::default(),
             state: State::Starting,
-            idle: 0,
-            ready: 0,
+            idle: vec![],
             open: 0,
             opening: 0,
             retry_at: Instant::now(),
@@ -336,8 +361,8 @@ impl Member {
             workers: 0,
             status: Status::new(&settings.name),
         };
-        let (queue, work) = (Mutex::new(queue), Condvar::new());
-        let member = Arc::new(Member { settings, token, queue, work, check_interval, log });
+        let (queue, ended) = (Mutex::new(queue), Condvar::new());
+        let member = Arc::new(Member { settings, token, queue, ended, check_interval, log });
         for _ in 0..member.settings.sessions {
             let worker = member.clone();
             lock(&member.queue).workers += 1;
@@ -473,7 +498,7 @@ impl Member {
         let mut queue = lock(&self.queue);
         // One that has yet to begin may be long over a login: it is waited for. So are those that work.
         let down = queue.state == State::Down;
-        let hang = queue.idle == 0 && queue.answered.elapsed() >= self.settings.timeout;
+        let hang = queue.idle.is_empty() && queue.answered.elapsed() >= self.settings.timeout;
         if queue.stopping || down && queue.failures > 0 && hang {
             return Err(Failure::new(CKR_DEVICE_ERROR, "all sessions hang in the module"));
         }
@@ -481,14 +506,13 @@ impl Member {
             return Err(Failure::new(CKR_DEVICE_ERROR, "it is down"));
         }
         queue.jobs.push(job.of, job.clone());
-        let (sleeps, all_open) = (queue.idle > 0, queue.open == queue.workers);
-        drop(queue);
-        match sleeps {
-            // Who works looks into the queue before it sleeps.
-            false => {}
-            true if all_open => self.work.notify_one(),
-            // It is not for one without a session.
-            true => self.work.notify_all(),
+        match queue.to_be_woken() {
+            Some(idle) => {
+                drop(queue);
+                idle.changed.notify_one();
+            }
+            // Who works looks into the queue before it waits. But others may have to open a session.
+            None => queue.wake_all(),
         }
         Ok(())
     }
@@ -584,15 +608,15 @@ impl Member {
     pub fn stop(&self, time: Duration) -> bool {
         let mut queue = lock(&self.queue);
         queue.stopping = true;
-        self.work.notify_all();
-        let ended = self.work.wait_timeout_while(queue, time, |queue| queue.workers > 0);
+        queue.wake_all();
+        let ended = self.ended.wait_timeout_while(queue, time, |queue| queue.workers > 0);
         ended.unwrap_or_else(PoisonError::into_inner).0.workers == 0
     }
 
     /// Workers that wait with a session.
     #[cfg(test)]
     pub fn ready(&self) -> usize {
-        lock(&self.queue).ready
+        lock(&self.queue).ready()
     }
 
     /// As if a check had begun now and taken too long.
@@ -616,11 +640,11 @@ impl Member {
         }
         let mut queue = lock(&self.queue);
         queue.failures += 1;
-        self.work.notify_all(); // to close their sessions, and to see when to try again
+        queue.wake_all(); // to close their sessions, and to see when to try again
         queue.retry_at = Instant::now() + self.settings.retry * (1 << queue.hangs);
         // Jobs that no worker will begin with, and those that another member can do, do not wait for their time-out here. Of
         // the latter none comes while it is down.
-        let nobody = all_hang && queue.idle == 0;
+        let nobody = all_hang && queue.idle.is_empty();
         let back = match nobody || queue.state != State::Down {
             true => queue.jobs.extract(|job| nobody || job.elsewhere),
             false => vec![],
@@ -715,7 +739,7 @@ impl Member {
         }
         connection.close();
         lock(&self.queue).workers -= 1;
-        self.work.notify_all(); // who waits for the end
+        self.ended.notify_all();
     }
 
     /// Has an alarm ring if a check takes too long: somewhat longer than a signature may, for a session that has a time-out of
@@ -776,7 +800,7 @@ impl Member {
                 State::Down => {
                     let probe_at = queue.probe_at();
                     // While others hang, the last one is there for who asks: that, too, tells whether the token is back.
-                    let last = queue.probers > 0 && queue.idle == 0;
+                    let last = queue.probers > 0 && queue.idle.is_empty();
                     if probe_at <= now && !last {
                         return Task::Probe(queue.probe(now, self.settings.timeout));
                     }
@@ -796,12 +820,11 @@ impl Member {
                 _ => {}
             }
             let wait = wake_at.saturating_duration_since(now).max(Duration::from_millis(1));
-            let ready = connection.session.is_some() as usize;
-            queue.idle += 1;
-            queue.ready += ready;
-            queue = self.work.wait_timeout(queue, wait).unwrap_or_else(|e| e.into_inner()).0;
-            queue.idle -= 1;
-            queue.ready -= ready;
+            let (changed, ready, woken) = (Condvar::new(), connection.session.is_some(), AtomicBool::new(false));
+            let idle = Arc::new(Idle { changed, ready, woken });
+            queue.idle.push(idle.clone());
+            queue = idle.changed.wait_timeout(queue, wait).unwrap_or_else(|e| e.into_inner()).0;
+            queue.idle.retain(|other| !Arc::ptr_eq(other, &idle));
         }
     }
 }
@@ -847,7 +870,7 @@ impl Connection<'_> {
     /// Without any other session who has none takes jobs, too.
     fn left(&self, queue: &Queue) {
         if !queue.others() && !queue.jobs.is_empty() {
-            self.member.work.notify_all();
+            queue.wake_all();
         }
     }
 

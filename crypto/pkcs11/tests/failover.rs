@@ -111,6 +111,33 @@ fn a_wrong_pin_is_tried_once_by_all_sessions_until_its_file_changes() {
 }
 
 #[test]
+fn a_token_that_has_locked_itself_is_tried_again_with_another_pin_alone() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let token = slot.members[0];
+    token.refused.store(2, SeqCst); // by others
+    slot.replace("a", "pin", "9999");
+    let module = slot.start();
+    let tried = |logins: u64| {
+        until("that PIN is tried", || token.login.calls.load(SeqCst) == logins);
+        let from = token.open_session.calls.load(SeqCst);
+        until("sessions are opened again and again", || {
+            assert_eq!(one(&module), Err(CKR_DEVICE_ERROR));
+            token.open_session.calls.load(SeqCst) >= from + 20
+        });
+        assert_eq!(token.login.calls.load(SeqCst), logins, "and once only");
+        assert!(token.refused.load(SeqCst) >= 3, "it is locked");
+    };
+    tried(1);
+    slot.replace("a", "pin", "1234"); // it is locked all the same
+    tried(2);
+    token.pin.store(4711, SeqCst); // its security officer sets a new one
+    token.refused.store(0, SeqCst);
+    slot.replace("a", "pin", "4711");
+    until("the new one is tried", || one(&module).is_ok());
+    assert_eq!(token.refused.load(SeqCst), 0);
+}
+
+#[test]
 fn without_a_pin_file_no_pin_is_tried() {
     let slot = Slot::new("ordered", &[PATIENT, PATIENT]);
     fs::remove_file(slot.file("a", "pin")).unwrap();
@@ -253,6 +280,24 @@ fn a_token_that_is_not_in_the_list_any_more_is_found_again() {
     until_it_signs(&module, slot.members[1]);
     slot.members[0].hidden.store(0, SeqCst);
     until_it_signs(&module, slot.members[0]);
+}
+
+/// Without a login a token shows no private key, and that is no error.
+#[test]
+fn a_login_that_is_lost_without_a_word_costs_no_signature() {
+    let slot = Slot::new("ordered", &[PATIENT]);
+    let module = slot.start();
+    until_it_signs(&module, slot.members[0]);
+    let logins = || slot.members[0].login.calls.load(SeqCst);
+    // One that was found before, and two that have yet to be.
+    let cases: [(&str, How, &[u8]); 3] =
+        [("p256", ECDSA, &DIGEST), ("p384", ECDSA, &[0x5a; 48]), ("mldsa65", How::MlDsa(vec![]), b"a message")];
+    for (key, how, data) in &cases {
+        let before = logins();
+        slot.members[0].logouts.fetch_add(1, SeqCst);
+        module.sign(key, how, data).unwrap_or_else(|code| panic!("{key}: {}", name(code)));
+        assert!(logins() > before, "{key}: somebody has logged in anew");
+    }
 }
 
 #[test]

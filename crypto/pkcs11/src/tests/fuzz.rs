@@ -4,7 +4,7 @@ use super::{files, public, CONFIG};
 use crate::{
     config::Config,
     inputs::{mechanism, template},
-    spki::PublicKey,
+    spki::{self, Kind, PublicKey},
 };
 use cryptoki_sys::*;
 
@@ -80,6 +80,33 @@ fn damaged_public_keys() {
             }
         }
     }
+}
+
+/// What a token tells of a public key: its attributes, in whatever form it has them.
+#[test]
+fn damaged_attributes_of_public_keys() {
+    let mut random = Random(4);
+    let (mut whole, mut damaged) = (0, 0);
+    for file in ["/keys/rsa.pem", "/keys/p256.pem", "/keys/p384.pem", "/keys/mldsa65.pem"] {
+        let key = public(file);
+        for _ in 0..rounds() {
+            let mut attribute = |value: &[u8]| match random.below(3) {
+                0 => value.to_vec(),
+                _ => random.damage(value),
+            };
+            let der = match &key.kind {
+                Kind::Rsa { modulus, exponent } => Some(spki::rsa(&attribute(modulus), &attribute(exponent))),
+                Kind::Ec { curve, point, .. } => Some(spki::ec(&attribute(curve), &attribute(point))),
+                Kind::MlDsa { set, value, .. } => spki::ml_dsa(*set, &attribute(value)),
+            };
+            match der.map(|der| PublicKey::from_der(&der)) {
+                Some(Ok(read)) if read == key => whole += 1,
+                Some(Ok(read)) => assert!((64..=4627).contains(&read.signature_len())),
+                _ => damaged += 1,
+            }
+        }
+    }
+    assert!(whole > 0 && damaged > 0, "{whole} were as they are, {damaged} were refused");
 }
 
 #[test]

@@ -67,6 +67,8 @@ pub struct State {
     violations: AtomicU64,
     /// Once it was missed, C_Initialize alone finds it again.
     pub missed: AtomicU64,
+    /// Logins from before this one are lost, and nobody is told: private keys are not seen.
+    pub logouts: AtomicU64,
     violation: [u8; 128],
 }
 
@@ -231,6 +233,6 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The layout is the C file's: eleven calls of seven numbers, eleven numbers, a text.
-const _: () = assert!(size_of::<State>() == (11 * 7 + 11) * 8 + 128);
+/// The layout is the C file's: eleven calls of seven numbers, twelve numbers, a text.
+const _: () = assert!(size_of::<State>() == (11 * 7 + 12) * 8 + 128);
 const _: () = assert!(size_of::<CK_ULONG>() == 8);

@@ -21,6 +21,7 @@
 #include <openssl/x509.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,8 +80,12 @@ typedef struct {
     _Atomic uint64_t signatures;
     _Atomic uint64_t violations; /* of PKCS#11's rules, by its user */
     _Atomic uint64_t missed; /* once a call found that it is not there, C_Initialize alone finds it again */
+    _Atomic uint64_t logouts; /* logins from before this one are lost, and nobody is told */
     char violation[128];     /* the last one */
 } state;
+/* Who measures counts on these: crypto/handshake/src/token.rs. */
+_Static_assert(offsetof(state, of[SIGN].micros) == 592 && offsetof(state, pin) == 648, "where the program looks");
+_Static_assert(offsetof(state, signatures) == 680 && sizeof(state) == 840, "where the program looks");
 
 static state *told;
 static char folder[4096];
@@ -101,6 +106,7 @@ static char keys[KEYS][LABEL];
 static int initialised;
 static _Atomic uint64_t seen_absent; /* what the library knows of it where it looks in C_Initialize alone */
 static uint64_t login_epoch; /* 1 + the epoch in which somebody logged in: sessions that are lost take the login with them */
+static uint64_t login_logouts; /* how many there had been then */
 
 /* Whether the token is not there: what calls that need it answer. */
 static ulong absent(void) {
@@ -108,7 +114,7 @@ static ulong absent(void) {
     return told->missed ? seen_absent : told->absent;
 }
 
-static int logged_in(void) { return login_epoch == told->epoch + 1; }
+static int logged_in(void) { return login_epoch == told->epoch + 1 && login_logouts == told->logouts; }
 
 __attribute__((constructor)) static void map(void) {
     Dl_info about;
@@ -292,6 +298,7 @@ static ulong login(ulong handle, ulong user, const char *pin, ulong len) {
         snprintf(right, sizeof right, "%llu", told->pin ? (unsigned long long)told->pin : 1234);
         if (len == strlen(right) && !memcmp(pin, right, len)) {
             login_epoch = told->epoch + 1;
+            login_logouts = told->logouts;
             told->refused = 0;
         } else code = ++told->refused >= 3 ? PIN_LOCKED : PIN_INCORRECT;
     }
@@ -331,6 +338,7 @@ static ulong find_init(ulong handle, attribute *wanted, ulong count) {
             if (!glob(all, GLOB_NOSORT, NULL, &keys)) s->found = (told->epoch << 8) + KEYS;
             globfree(&keys);
         }
+        if (!logged_in()) s->found = 0; /* they are private */
     }
     done(s);
     return code;
