@@ -123,7 +123,7 @@ spec:
 spec:
   members:
   - name: hsm-a
-    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}}
+    remote: {address: "hsm-a.example:7443", serverName: hsm-a.example, tlsSecretRef: {name: hsm-client}, gatewayTLSSecretRef: {name: hsm-gateways}, sessions: 8}
   order: Spread
   timeout: 2s
 `,
@@ -500,6 +500,7 @@ func TestDefaultsAreThoseOfTheDefinitions(t *testing.T) {
 		"HSMPool/timeout":                                                 v1alpha1.DefaultHSMTimeout,
 		"HSMPool/members/daemon/sessions":                                 v1alpha1.DefaultHSMSessions,
 		"HSMPool/members/module/sessions":                                 v1alpha1.DefaultHSMSessions,
+		"HSMPool/members/remote/sessions":                                 v1alpha1.DefaultRemoteHSMSessions,
 		"QTLSBenchmark/baselineRef/tolerance":                             v1alpha1.DefaultTolerance,
 		"QTLSBenchmarkSchedule/successfulHistoryLimit":                    v1alpha1.DefaultSuccessfulHistoryLimit,
 		"QTLSBenchmarkSchedule/failedHistoryLimit":                        v1alpha1.DefaultFailedHistoryLimit,

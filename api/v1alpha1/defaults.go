@@ -14,10 +14,11 @@ const (
 	DefaultTicketLifetime = 2 * time.Hour
 	// DefaultRedisServers and DefaultSentinels that the Redis Operator is asked for.
 	DefaultRedisServers, DefaultSentinels int32 = 3, 3
-	// DefaultHSMTimeout of a signature, and DefaultHSMSessions of a token that a
-	// process has open.
-	DefaultHSMTimeout        = 5 * time.Second
-	DefaultHSMSessions int32 = 4
+	// DefaultHSMTimeout of a signature, DefaultHSMSessions of a token that a process
+	// has open, and DefaultRemoteHSMSessions that a gateway's pod has with an hsmd.
+	DefaultHSMTimeout              = 5 * time.Second
+	DefaultHSMSessions       int32 = 4
+	DefaultRemoteHSMSessions int32 = 16
 	// DefaultTolerance of a comparison with a baseline, in percent.
 	DefaultTolerance int32 = 10
 	// DefaultSuccessfulHistoryLimit and DefaultFailedHistoryLimit of a schedule.

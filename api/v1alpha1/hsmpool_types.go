@@ -325,6 +325,14 @@ type RemoteHSM struct {
 	// gateway names the pool.
 	// +optional
 	GatewayTLSSecretRef *SecretReference `json:"gatewayTLSSecretRef,omitempty"`
+	// sessions that each gateway pod has with the daemon, two pods' for as long as
+	// HAProxy drains after a reload: signatures that it asks for at a time. Each is
+	// a connection, of which the daemon takes only so many.
+	// +optional
+	// +kubebuilder:default=16
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Sessions int32 `json:"sessions,omitempty"`
 }
 
 // HSMPoolStatus is what was last observed of a pool.

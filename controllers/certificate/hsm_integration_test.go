@@ -359,6 +359,41 @@ func TestAKeyThatIsGoneIsMadeAnew(t *testing.T) {
 	w.revision(web, 4)
 }
 
+// One that a member has lost serves on, and that is told: the next member that is lost
+// takes the key along.
+func TestAKeyThatOneMemberLacksIsTold(t *testing.T) {
+	w := newWorld(t)
+	servers := w.withPool("pool", 2)
+	shared := w.key("ML-DSA-65")
+	for _, s := range servers {
+		s.Token.Put(existing, shared, 1)
+	}
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	w.told()
+	lose(servers[1].Token, existing)
+	w.pass(web, time.Minute)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonKeyNotInEveryMember)
+	if !strings.Contains(c.Message, "; replicate it with the HSM's own means") || web.Status.Certificates[0].Revision != 1 {
+		t.Errorf("revision %d: %s", web.Status.Certificates[0].Revision, c.Message)
+	}
+	var told []string
+	w.eventually(func() error { // it follows the condition
+		told = append(told, w.told()...)
+		if !slices.ContainsFunc(told, func(event string) bool {
+			return strings.HasPrefix(event, "Warning KeyNotInEveryMember Ready: issued: ML-DSA-65 until")
+		}) {
+			return fmt.Errorf("events %q", told)
+		}
+		return nil
+	})
+	servers[1].Token.Put(existing, shared, 1)
+	w.pass(web, time.Minute)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+}
+
 // So it is where the members have another key under its label.
 func TestAKeyThatIsAnotherOneIsReplaced(t *testing.T) {
 	w := newWorld(t)

@@ -282,8 +282,9 @@ func (i *issuance) withKey(ctx context.Context, o outcome) outcome {
 	if !ok || o.unusable != "" {
 		return o
 	}
-	lost := i.lostKey(ctx, reference)
+	lost, lacks := i.lostKey(ctx, reference)
 	if lost == nil {
+		o.lacks = lacks
 		return o
 	}
 	o.unusable, o.cause = lost.Message, cmp.Or(o.cause, reasonKeyLost)
@@ -294,17 +295,18 @@ func (i *issuance) withKey(ctx context.Context, o outcome) outcome {
 }
 
 // lostKey says that no member has a key any more, or that it is another one than
-// the certificate's. Members that do not answer say nothing against it.
-func (i *issuance) lostKey(ctx context.Context, reference keypair.Reference) *conditions.Problem {
-	key, err := i.keys().Find(ctx, reference)
+// the certificate's; and if it is neither, which members lack it. Members that do not
+// answer say nothing against it.
+func (i *issuance) lostKey(ctx context.Context, reference keypair.Reference) (lost *conditions.Problem, lacks string) {
+	key, lacks, err := i.keys().Look(ctx, reference)
 	if p, ok := conditions.AsProblem(err); ok && p.Reason == v1alpha1.ReasonKeyNotFound {
-		return p
+		return &conditions.Problem{Reason: p.Reason, Message: fmt.Sprintf("HSMPool %q: no member has key %q", reference.Pool, reference.Label)}, ""
 	}
 	if err != nil || pki.SameKey(key.Public(), i.state.Pair.Chain[0].PublicKey) {
-		return nil
+		return nil, lacks
 	}
 	return &conditions.Problem{Reason: v1alpha1.ReasonKeyMismatch, Message: fmt.Sprintf(
-		"HSMPool %q: key %q is another one than the certificate is for", reference.Pool, reference.Label)}
+		"HSMPool %q: key %q is another one than the certificate is for", reference.Pool, reference.Label)}, ""
 }
 
 func (i *issuance) keys() hsmpool.Keys { return i.r.keys(i.certificate.Namespace) }

@@ -33,8 +33,10 @@ type outcome struct {
 	// renewed is the value of the annotation qtls.dev/renew that it was issued
 	// for.
 	renewed string
-	// inHSM says that the key of the certificate lies in HSMs.
+	// inHSM says that the key of the certificate lies in HSMs; lacks which of them do not
+	// have it, while others do.
 	inHSM bool
+	lacks string
 	// err says what is waited for, or what failed.
 	err error
 }
@@ -168,11 +170,14 @@ type verdict struct {
 // one of them is being renewed.
 func readiness(outcomes []outcome) verdict {
 	v := verdict{status: metav1.ConditionTrue, reason: v1alpha1.ReasonIssued}
-	var good []string
+	var good, lacking []string
 	var bad []outcome
 	for _, o := range outcomes {
 		if o.unusable == "" {
 			good = append(good, fmt.Sprintf("%s until %s", o.status.Algorithm, stamp(o.status.NotAfter.Time)))
+			if o.lacks != "" {
+				lacking = append(lacking, fmt.Sprintf("%s: %s", o.status.Algorithm, o.lacks))
+			}
 			continue
 		}
 		if v.status == metav1.ConditionTrue {
@@ -181,8 +186,11 @@ func readiness(outcomes []outcome) verdict {
 		bad = append(bad, o)
 	}
 	v.message = "issued: " + strings.Join(good, ", ")
-	if len(bad) > 0 {
+	switch {
+	case len(bad) > 0:
 		v.message = describe(bad)
+	case len(lacking) > 0: // it serves, as long as others have it
+		v.reason, v.message = v1alpha1.ReasonKeyNotInEveryMember, v.message+"; "+strings.Join(lacking, "; ")
 	}
 	return v
 }
@@ -279,7 +287,7 @@ func (r *Reconciler) report(ctx context.Context, c *v1alpha1.PQCCertificate, aft
 			continue
 		}
 		level := corev1.EventTypeNormal
-		if severity[is.Reason] >= failing {
+		if severity[is.Reason] >= failing || is.Reason == v1alpha1.ReasonKeyNotInEveryMember {
 			level = corev1.EventTypeWarning
 		}
 		r.Recorder.Eventf(c, nil, level, is.Reason, "Reconcile", "%s: %s", kind, conditions.Shorten(is.Message, 900))

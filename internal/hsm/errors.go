@@ -173,6 +173,7 @@ var (
 	PINLenRange           = named("CKR_PIN_LEN_RANGE")
 	PINExpired            = named("CKR_PIN_EXPIRED")
 	PINLocked             = named("CKR_PIN_LOCKED")
+	PINTooWeak            = named("CKR_PIN_TOO_WEAK")
 	TokenNotPresent       = named("CKR_TOKEN_NOT_PRESENT")
 	TokenNotRecognized    = named("CKR_TOKEN_NOT_RECOGNIZED")
 	UserPINNotInitialized = named("CKR_USER_PIN_NOT_INITIALIZED")

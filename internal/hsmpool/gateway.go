@@ -40,10 +40,6 @@ type GatewayMember struct {
 	Sessions int32
 }
 
-// gatewaySessions of a member that does not say how many signatures it makes at
-// a time. Each is a connection of a pod's.
-const gatewaySessions = 16
-
 // GatewayMembers says how the pods of gateways reach a pool's members. It is
 // pure. The error is a *conditions.Problem.
 func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
@@ -57,7 +53,7 @@ func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 			continue
 		}
 		d := daemonOf(pool, m)
-		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name), Sessions: gatewaySessions}
+		g := GatewayMember{Name: m.Name, Address: d.address, ServerName: d.serverName, Secret: GatewaysSecretName(pool.Name), Sessions: v1alpha1.DefaultRemoteHSMSessions}
 		if m.Daemon != nil && m.Daemon.Sessions > 0 {
 			g.Sessions = m.Daemon.Sessions // more would wait there
 		}
@@ -69,7 +65,7 @@ func GatewayMembers(pool *v1alpha1.HSMPool) (ForGateways, error) {
 			if err := checkRemote(pool, m); err != nil {
 				return ForGateways{}, err
 			}
-			g.Secret = m.Remote.GatewayTLSSecretRef.Name
+			g.Secret, g.Sessions = m.Remote.GatewayTLSSecretRef.Name, cmp.Or(m.Remote.Sessions, g.Sessions)
 		}
 		f.Members = append(f.Members, g)
 	}

@@ -16,10 +16,13 @@ func TestHowGatewaysReachMembers(t *testing.T) {
 	pool := &v1alpha1.HSMPool{}
 	pool.Namespace, pool.Name = "shop", "dev"
 	remote := &v1alpha1.RemoteHSM{Address: "hsm.example.com:7443", GatewayTLSSecretRef: &v1alpha1.SecretReference{Name: "hsm-gateways"}}
-	pool.Spec.Members = []v1alpha1.HSMMember{{Name: "card", Remote: remote}, {Name: "soft", SoftToken: &v1alpha1.SoftToken{}}, {Name: "luna", Daemon: &v1alpha1.HSMDaemon{HSMToken: v1alpha1.HSMToken{Sessions: 40}}}}
+	few := *remote
+	few.Sessions = 5
+	pool.Spec.Members = []v1alpha1.HSMMember{{Name: "card", Remote: remote}, {Name: "few", Remote: &few}, {Name: "soft", SoftToken: &v1alpha1.SoftToken{}}, {Name: "luna", Daemon: &v1alpha1.HSMDaemon{HSMToken: v1alpha1.HSMToken{Sessions: 40}}}}
 	got, err := GatewayMembers(pool)
 	want := []GatewayMember{
 		{Name: "card", Address: "hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "hsm-gateways", Sessions: 16},
+		{Name: "few", Address: "hsm.example.com:7443", ServerName: "hsm.example.com", Secret: "hsm-gateways", Sessions: 5},
 		{Name: "soft", Address: "dev-soft-hsmd.shop.svc:7443", ServerName: "dev-soft-hsmd.shop.svc", Secret: "dev-hsm-gateways", Sessions: 16},
 		{Name: "luna", Address: "dev-luna-hsmd.shop.svc:7443", ServerName: "dev-luna-hsmd.shop.svc", Secret: "dev-hsm-gateways", Sessions: 40},
 	}

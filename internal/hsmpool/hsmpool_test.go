@@ -15,14 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"qtls.dev/qtls/api/v1alpha1"
+	"qtls.dev/qtls/crypto/pkcs11"
 	"qtls.dev/qtls/internal/hsm"
 	"qtls.dev/qtls/internal/hsm/hsmtest"
 )
 
+func down(lastError string) hsm.Status {
+	return hsm.Status{Token: "gw", State: v1alpha1.HSMMemberDown, LastError: lastError}
+}
+
 func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
-	down := func(lastError string) hsm.Status {
-		return hsm.Status{Token: "gw", State: v1alpha1.HSMMemberDown, LastError: lastError}
-	}
 	for name, c := range map[string]struct {
 		status hsm.Status
 		err    error
@@ -58,6 +60,24 @@ func TestEachFailureHasItsReasonAndRemedy(t *testing.T) {
 		case c.reason != "" && (o.Problem == nil || o.Problem.Reason != c.reason || !strings.HasPrefix(o.Problem.Message, `member "hsm-a": `) || !strings.Contains(o.Problem.Message, c.says)):
 			t.Errorf("%s: %+v, want %s, saying %q", name, o.Problem, c.reason, c.says)
 		}
+	}
+}
+
+// A PIN that the token refuses is not tried again: that it was is what has to be told.
+func TestEachRefusalOfAPINIsOne(t *testing.T) {
+	n := 0
+	for _, e := range pkcs11.Errors {
+		if e.Verdict != pkcs11.PIN {
+			continue
+		}
+		n++
+		o := judge(Member{Name: "hsm-a", in: ofDaemon}, down(fmt.Sprintf("C_Login: %s (0x%x)", e.Name, e.Code)), nil)
+		if o.Problem == nil || !strings.HasPrefix(o.Problem.Reason, "PIN") || !strings.Contains(o.Problem.Message, "put ") {
+			t.Errorf("%s: %+v", e.Name, o.Problem)
+		}
+	}
+	if n < 7 {
+		t.Errorf("%d codes", n)
 	}
 }
 

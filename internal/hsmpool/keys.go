@@ -52,6 +52,22 @@ func (k Keys) Find(ctx context.Context, r keypair.Reference) (crypto.Signer, err
 	return s, nil
 }
 
+// Look for a key as Find does, whatever is remembered; and for what it lacks: the
+// members that say that they do not have it, and what to do, empty where there are
+// none.
+func (k Keys) Look(ctx context.Context, r keypair.Reference) (key crypto.Signer, lacks string, err error) {
+	members, err := k.open(ctx, r.Pool)
+	if err != nil {
+		return nil, "", err
+	}
+	c := ask(ctx, members, hsm.Key{Label: r.Label})
+	s, err := k.signer(ctx, r, c)
+	if err != nil {
+		return nil, "", err
+	}
+	return s, c.lacks(r), nil
+}
+
 // Use a key that there is for a new certificate: every member has to have it,
 // and it has to be of an algorithm.
 func (k Keys) Use(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
@@ -127,12 +143,11 @@ func (k Keys) forCertificate(ctx context.Context, r keypair.Reference, c census,
 	is, err := keypair.AlgorithmOf(s.Public())
 	switch {
 	case err != nil:
-		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of no use, %s is wanted: %v", r.Pool, r.Label, algorithm, err)
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of no use, %s is wanted: %v; name another in spec.existingKeys", r.Pool, r.Label, algorithm, err)
 	case is != algorithm:
-		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of algorithm %s, and %s is wanted", r.Pool, r.Label, is, algorithm)
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyMismatch, "HSMPool %q: key %q is of algorithm %s, and %s is wanted; name another in spec.existingKeys", r.Pool, r.Label, is, algorithm)
 	case len(c.lacking) > 0:
-		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotInEveryMember,
-			"HSMPool %q: key %q is in member %q and not in %s; replicate it with the HSM's own means, or take those from the pool", r.Pool, r.Label, c.having[0].member, strings.Join(c.lacking, ", "))
+		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotInEveryMember, "%s", c.lacks(r))
 	}
 	return s, nil
 }
@@ -301,6 +316,16 @@ func ask(ctx context.Context, members []Member, key hsm.Key) census {
 	return c
 }
 
+// lacks says which members do not have a key that another has; empty where all do. It
+// is pure.
+func (c census) lacks(r keypair.Reference) string {
+	if len(c.lacking) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("HSMPool %q: key %q is in member %q and not in %s; replicate it with the HSM's own means, or take those from the pool",
+		r.Pool, r.Label, c.having[0].member, strings.Join(c.lacking, ", "))
+}
+
 // unanimous is the problem that a member does not say whether it has a key.
 // Otherwise one that lacks it would only have to go away. It is pure.
 func (c census) unanimous(r keypair.Reference) error {
@@ -315,9 +340,9 @@ func (c census) unanimous(r keypair.Reference) error {
 func (c census) problem(r keypair.Reference) error {
 	if len(c.having) == 0 {
 		if len(c.silent) > 0 {
-			return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: whether key %q is there cannot be told: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
+			return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: whether key %q is there cannot be told; bring back, or take from the pool: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
 		}
-		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound, "HSMPool %q: no member has key %q", r.Pool, r.Label)
+		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound, "HSMPool %q: no member has key %q; restore it with the HSM's own means, or name another where it is referred to", r.Pool, r.Label)
 	}
 	first := c.having[0]
 	for _, h := range c.having {
@@ -327,7 +352,7 @@ func (c census) problem(r keypair.Reference) error {
 		}
 		if !h.object.Sensitive || h.object.Extractable {
 			return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotProtected,
-				"HSMPool %q, member %q: key %q could leave the token (CKA_SENSITIVE %t, CKA_EXTRACTABLE %t); it is not used", r.Pool, h.member, r.Label, h.object.Sensitive, h.object.Extractable)
+				"HSMPool %q, member %q: key %q could leave the token (CKA_SENSITIVE %t, CKA_EXTRACTABLE %t), and is not used; correct the token's policy, and have a key made anew, or name another", r.Pool, h.member, r.Label, h.object.Sensitive, h.object.Extractable)
 		}
 	}
 	return nil

@@ -88,11 +88,11 @@ func tokenDown(status hsm.Status, in configured) (reason, remedy string) {
 	case hsm.PINIncorrect, hsm.PINInvalid, hsm.PINLenRange:
 		return v1alpha1.ReasonPINWrong, "put the token's PIN into " + in.pin + "; it is not tried again before that changes, for tokens lock themselves"
 	case hsm.PINLocked:
-		return v1alpha1.ReasonPINLocked, "have the token's security officer set a new PIN, and put it into " + in.pin
-	case hsm.PINExpired:
+		return v1alpha1.ReasonPINLocked, "have the token's security officer set a new PIN, and put it into " + in.pin + "; one that is as before is tried again by a new pod alone"
+	case hsm.PINExpired, hsm.PINTooWeak:
 		return v1alpha1.ReasonPINExpired, "set a new PIN, and put it into " + in.pin
 	case hsm.UserPINNotInitialized:
-		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into " + in.pin
+		return v1alpha1.ReasonPINMissing, "have the token's security officer set a PIN, and put it into " + in.pin + "; where it has it already, it is tried again by a new pod alone"
 	case hsm.TokenNotPresent, hsm.TokenNotRecognized:
 		return v1alpha1.ReasonTokenNotFound, "attach the token, or name it as it is: " + in.token
 	case hsm.LibraryLoadFailed:
