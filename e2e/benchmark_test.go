@@ -17,7 +17,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -289,24 +288,7 @@ func TestBenchmark(t *testing.T) {
 	if ok, state := get(t.Context(), g); !ok || g.Generation != 1 {
 		t.Errorf("the gateway itself was touched: generation %d %s", g.Generation, state)
 	}
-	eventually(t, forChange, "events tell each phase", func(ctx context.Context) (bool, string) {
-		var events eventsv1.EventList
-		if err := cluster.List(ctx, &events, client.InNamespace(n.name)); err != nil {
-			return false, err.Error()
-		}
-		var told []string
-		for _, e := range events.Items {
-			if e.Regarding.Kind == "QTLSBenchmark" && e.Regarding.Name == b.Name {
-				told = append(told, e.Reason)
-			}
-		}
-		for _, phase := range []v1alpha1.BenchmarkPhase{v1alpha1.BenchmarkPending, v1alpha1.BenchmarkRunning, v1alpha1.BenchmarkRestoring, v1alpha1.BenchmarkCompleted} {
-			if !slices.Contains(told, string(phase)) {
-				return false, fmt.Sprintf("told are %q", told)
-			}
-		}
-		return true, ""
-	})
+	n.waitEvents("QTLSBenchmark", b.Name, string(v1alpha1.BenchmarkPending), string(v1alpha1.BenchmarkRunning), string(v1alpha1.BenchmarkRestoring), string(v1alpha1.BenchmarkCompleted))
 }
 
 // judgedFairly checks that no capacity is refused without cause, on however busy a machine, and that those which are not

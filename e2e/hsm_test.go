@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -261,6 +262,7 @@ func (x hsmTest) membersGo() {
 		x.Errorf("%v reloads of HAProxy: it is to find its members again by itself", after-before)
 	}
 	waitReady(x.T, x.pool, forChange)
+	x.waitEvents("HSMPool", x.pool.Name, v1alpha1.ReasonHSMUnreachable, "MemberUp")
 }
 
 func (x hsmTest) sessionsDie() {
@@ -300,7 +302,11 @@ func (x hsmTest) spreads() {
 		result(x.T, "%s, %d pods: %d connections, %d failed; member a signed %.0f times, member b %.0f times", order, len(pods), s.Total, s.Failed, a, b)
 		for _, p := range pods {
 			const made = "qtls_hsm_signature_duration_seconds_count"
-			result(x.T, "%s, pod %s since its last reload: %.0f of member a, %.0f of member b", order, p.Name, x.metric(p, made, `member="a"`), x.metric(p, made, `member="b"`))
+			a, b := x.metric(p, made, `member="a"`), x.metric(p, made, `member="b"`)
+			result(x.T, "%s, pod %s since its last reload: %.0f of member a, %.0f of member b", order, p.Name, a, b)
+			if order == v1alpha1.HSMSpread && min(a, b) == 0 {
+				x.Errorf("pod %s does not spread its signatures over both members", p.Name)
+			}
 		}
 		if s.Failed > 0 || a+b < float64(s.Total) {
 			x.Errorf("%s: %v and %v signatures: %s", order, a, b, s)
@@ -375,6 +381,7 @@ func (x hsmTest) rotates() {
 	if after == rotated {
 		x.Error("the changes of the configuration have reloaded nothing")
 	}
+	x.mustHaveNoKeyOf("kept") // nor is one of the new keys in a Secret
 }
 
 func (x hsmTest) slow() {
@@ -382,7 +389,7 @@ func (x hsmTest) slow() {
 		x.Helper()
 		x.change(func(p *v1alpha1.HSMPool) { p.Spec.Members = members })
 	}
-	measure := func(what string) {
+	measure := func(what string, delay time.Duration) {
 		x.Helper()
 		kept, soft := x.startLoad(x.kept, 5, 20), x.startLoad(x.soft, 20, 40) // fewer than sessions can sign, however slow
 		k, s := x.stop(kept), x.stop(soft)
@@ -391,12 +398,15 @@ func (x hsmTest) slow() {
 		if k.Failed+s.Failed > 0 {
 			x.Errorf("%s: %s\n%s", what, k, s)
 		}
+		if least := float64(delay.Milliseconds()); k.HandshakeP50Ms < least {
+			x.Errorf("%s: half of the handshakes with the HSM's key take less than %v ms", what, least)
+		}
 	}
-	measure("a member as it is")
+	measure("a member as it is", 0)
 	setMembers(x.member("a", portTenMillis))
-	measure("a member that takes 10 ms longer")
+	measure("a member that takes 10 ms longer", 10*time.Millisecond)
 	setMembers(x.member("a", portHalfSecond))
-	measure("a member that takes 500 ms longer")
+	measure("a member that takes 500 ms longer", 500*time.Millisecond)
 
 	// One takes connections and answers nothing. Handshakes wait until its time-out, longer than those with other keys may
 	// take, and the other member signs.
@@ -417,7 +427,7 @@ func (x hsmTest) slow() {
 	k, s := x.stop(kept), x.stop(soft)
 	result(x.T, "members that hang: with the HSM's key %d of %d failed; with a key in a Secret meanwhile p50 %.1f ms, p99 %.1f ms, %d of %d failed",
 		k.Failed, k.Total, s.HandshakeP50Ms, s.HandshakeP99Ms, s.Failed, s.Total)
-	if s.Failed > 0 || k.Failed == 0 {
+	if s.Failed > 0 || k.Failed == 0 || s.HandshakeP99Ms >= float64(losing.patience.Milliseconds()) {
 		x.Errorf("members that hang: %s\n%s", k, s)
 	}
 	x.goOn("a")
@@ -455,6 +465,24 @@ func (x hsmTest) wrong() {
 	say("a key that a member has not", absent, `"stranger"`, "replicate")
 	say("no pool, a certificate's", waitCondition(x.T, nowhere, v1alpha1.ConditionReady, "False", v1alpha1.ReasonHSMPoolNotFound, forChange), `"nobody"`)
 	say("no pool, a gateway's", waitCondition(x.T, x.gateway, v1alpha1.ConditionResolvedRefs, "False", v1alpha1.ReasonHSMPoolNotFound, forChange), "spec.hsmRef", `"nobody"`)
+
+	// What is published is held, with all that it needs: a pod that begins now serves it.
+	before := x.podUIDs(x.gateway)
+	victim := x.gatewayPods(x.gateway)[0]
+	remove(x.T, &victim)
+	later := x.kept
+	eventually(x.T, forReady, "another pod takes the place of one", func(context.Context) (bool, string) {
+		for _, p := range x.gatewayPods(x.gateway) {
+			if !slices.Contains(before, string(p.UID)) && isReady(&p) {
+				later.address = join(p.Status.PodIP, 443)
+			}
+		}
+		return later.address != x.kept.address, "none is ready"
+	})
+	if got := x.mustServe(openssl35, later).Serial; got != serial {
+		x.Errorf("a pod that began while no pool was there serves the certificate %s, want %s", got, serial)
+	}
+	waitCondition(x.T, x.gateway, v1alpha1.ConditionResolvedRefs, "False", v1alpha1.ReasonHSMPoolNotFound, forChange)
 
 	// Another key of the same name.
 	label := keyName.FindStringSubmatch(absent)

@@ -46,19 +46,23 @@ func (n namespace) waitKept(pool *v1alpha1.HSMPool, g *v1alpha1.QTLSGateway, r r
 // mustHaveNoKeyOf fails the test if a Secret of the cluster has a private key of a PQCCertificate.
 func (n namespace) mustHaveNoKeyOf(certificate string) {
 	n.Helper()
-	all := n.secrets()
+	all, found := n.secrets(), 0
 	for _, algorithm := range dual {
 		s := n.tlsSecret(certificate, algorithm)
 		public := publicKey(n.T, s.Data["tls.crt"])
 		for name, data := range all {
 			for field, value := range data {
 				for _, key := range privateKeys(value) {
+					found++
 					if key == public {
 						n.Errorf("Secret %s, %s: the private key of the certificate in Secret %s", name, field, s.Name)
 					}
 				}
 			}
 		}
+	}
+	if found == 0 { // such as those of the authorities
+		n.Errorf("no private key at all in %d Secrets: the search finds none", len(all))
 	}
 }
 
@@ -101,10 +105,11 @@ func (n namespace) waitMaking(pool *v1alpha1.HSMPool, member string) {
 func TestSoftToken(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
+	class := n.volume(corev1.ReadWriteOnce)
 	pool := &v1alpha1.HSMPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "dev"},
 		Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{
-			Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Ephemeral: true}},
+			Name: "soft", SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{StorageClassName: &class}},
 		}}},
 	}
 	start := time.Now()
@@ -116,18 +121,19 @@ func TestSoftToken(t *testing.T) {
 	n.mustHaveNoKeyOf("kept")
 	n.authorityIn(pool, "soft", "kept")
 
-	// The daemon ends and is started again: its token is as it was, and HAProxy finds it.
-	pod := n.daemonPod(pool, "soft")
-	reloads := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total")
-	if _, err := execIn(t.Context(), n.name, pod.Name, "hsmd", nil, "sh", "-c", "kill -TERM 1"); err != nil {
-		t.Logf("the connection to the container ended with it: %v", err)
-	}
-	eventually(t, forReady, "the daemon is started again", func(ctx context.Context) (bool, string) {
-		ok, state := get(ctx, &pod)
-		return ok && isReady(&pod) && pod.Status.ContainerStatuses[0].RestartCount > 0, state + fmt.Sprintf("%+v", pod.Status.ContainerStatuses)
+	// Its pod goes, and another takes its place: the token is as it was, and HAProxy finds it.
+	gone := n.daemonPod(pool, "soft")
+	reloads, serial := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total"), n.mustServe(openssl35, r).Serial
+	remove(t, &gone, client.GracePeriodSeconds(0))
+	eventually(t, forReady, "another pod of the daemon is ready", func(context.Context) (bool, string) {
+		pod := n.daemonPod(pool, "soft")
+		return pod.UID != gone.UID && isReady(&pod), fmt.Sprintf("%+v", pod.Status)
 	})
 	n.waitServed(openssl35, r)
 	n.waitServed(go127, r)
+	if got := n.mustServe(openssl35, r).Serial; got != serial {
+		t.Errorf("the certificate %s was served before, and now %s: of another key", serial, got)
+	}
 	if after := n.metric(n.gatewayPods(g)[0], "qtls_agent_reloads_total"); after != reloads {
 		t.Errorf("%v reloads of HAProxy, want none", after-reloads)
 	}
@@ -194,7 +200,7 @@ func (n namespace) authorityIn(pool *v1alpha1.HSMPool, member, existing string) 
 func TestSoftTokensShareAToken(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	class := n.sharedVolume()
+	class := n.volume(corev1.ReadWriteMany)
 	soft := func(name string) v1alpha1.HSMMember {
 		return v1alpha1.HSMMember{Name: name, SoftToken: &v1alpha1.SoftToken{Storage: v1alpha1.SoftTokenStorage{Shared: true, StorageClassName: &class}}}
 	}
@@ -223,9 +229,9 @@ func TestSoftTokensShareAToken(t *testing.T) {
 	waitReady(t, pool, forReady)
 }
 
-// sharedVolume is a PersistentVolume of the mode ReadWriteMany for the only claim of a class: a folder of a node, which is
-// emptied when the test ends. The cluster need not provide any.
-func (n namespace) sharedVolume() (class string) {
+// volume is a PersistentVolume for the only claim of a class: a folder of a node, which is emptied when the test ends. The
+// cluster need not provide any.
+func (n namespace) volume(mode corev1.PersistentVolumeAccessMode) (class string) {
 	n.Helper()
 	const folder, inPod = "/tmp/qtls-", "/shared"
 	class = n.name
@@ -269,7 +275,7 @@ func (n namespace) sharedVolume() (class string) {
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name},
 		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &onNode},
@@ -311,7 +317,7 @@ func TestHSMDaemon(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "vault"},
 		Spec: v1alpha1.HSMPoolSpec{Timeout: forSignature, Members: []v1alpha1.HSMMember{{Name: "card", Daemon: &v1alpha1.HSMDaemon{
 			Module: v1alpha1.HSMModule{
-				Image: image("hsm"), Folder: "/usr/lib/pkcs11", Path: module,
+				Image: image("hsm"), Folder: "/usr/lib/pkcs11", Path: module, Copy: true, // the image's folder is mounted in the tests of modules
 				Files:       []v1alpha1.HSMModuleFiles{{Folder: "/etc/vendor", ConfigMapRef: &v1alpha1.ConfigMapReference{Name: "vendor"}}},
 				Environment: []v1alpha1.HSMModuleVariable{{Name: "KRYOPTIC_CONF", Value: "/etc/vendor/vendor.conf"}},
 			},

@@ -25,7 +25,7 @@ func TestHSMModule(t *testing.T) {
 	configuration := func(database string) string {
 		return fmt.Sprintf("[[slots]]\nslot = 1\ndbtype = \"sqlite\"\ndbargs = \"/srv/token/%s.sql\"\n", database)
 	}
-	class := n.sharedVolume()
+	class := n.volume(corev1.ReadWriteMany)
 	n.create(
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "vendor"}, Data: map[string]string{"vendor.conf": configuration("token"), "new.conf": configuration("new")}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "token"}, Spec: corev1.PersistentVolumeClaimSpec{

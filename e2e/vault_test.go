@@ -125,13 +125,13 @@ may = status, find, sign
 			"qtls-probe-go1.27", "-relay", fmt.Sprintf(":%d", r.port), "-delay", r.delay, join("127.0.0.1", portA)))
 		serve(name, r.port)
 	}
-	client := func(name string, p pair) *corev1.Secret {
-		s := p.secret(n.T, name)
-		s.Data["ca.crt"] = v.ca.certPEM()
-		return s
-	}
-	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vault"}, StringData: files}, service, pod,
-		client("hsm-operator", v.operator), client("hsm-gateways", v.ca.issue(n.T, ecdsaP256, "gateways")))
+	operator := v.operator.secret(n.T, "hsm-operator")
+	operator.Data["ca.crt"] = v.ca.certPEM()
+	// Gateways show what a PQCCertificate has given them.
+	gateways := certificate("hsm-gateways", []v1alpha1.KeyAlgorithm{ecdsaP256}, "gateways")
+	gateways.Spec.IssuerRef.Name, gateways.Spec.Usages = "hsm", []v1alpha1.CertificateUsage{v1alpha1.UsageClientAuth}
+	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "vault"}, StringData: files}, service, pod, operator,
+		v.ca.secret(n.T, "hsm-ca"), caIssuer("hsm", "hsm-ca"), gateways)
 	eventually(n.T, forReady, "the tokens' pod runs", func(ctx context.Context) (bool, string) {
 		ok, state := get(ctx, pod)
 		return ok && isReady(pod), state + string(pod.Status.Phase)
@@ -150,7 +150,7 @@ func (v vault) pool(name string, members ...v1alpha1.HSMMember) *v1alpha1.HSMPoo
 func (v vault) member(name string, port int32) v1alpha1.HSMMember {
 	return v1alpha1.HSMMember{Name: name, Remote: &v1alpha1.RemoteHSM{
 		Address: v1alpha1.StoreAddress(join(v.host, port)), TLSSecretRef: v1alpha1.SecretReference{Name: "hsm-operator"},
-		GatewayTLSSecretRef: &v1alpha1.SecretReference{Name: "hsm-gateways"},
+		GatewayTLSSecretRef: &v1alpha1.SecretReference{Name: "hsm-gateways-ecdsa-p256"},
 	}}
 }
 

@@ -5,10 +5,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -122,6 +124,29 @@ func waitCondition(t *testing.T, o client.Object, kind string, status metav1.Con
 		return true, ""
 	})
 	return message
+}
+
+// waitEvents waits until events of an object have these reasons.
+func (n namespace) waitEvents(kind, name string, reasons ...string) {
+	n.Helper()
+	eventually(n.T, forChange, fmt.Sprintf("events of %s %s tell %q", kind, name, reasons), func(ctx context.Context) (bool, string) {
+		var events eventsv1.EventList
+		if err := cluster.List(ctx, &events, client.InNamespace(n.name)); err != nil {
+			return false, err.Error()
+		}
+		var told []string
+		for _, e := range events.Items {
+			if e.Regarding.Kind == kind && e.Regarding.Name == name {
+				told = append(told, e.Reason)
+			}
+		}
+		for _, reason := range reasons {
+			if !slices.Contains(told, reason) {
+				return false, fmt.Sprintf("told are %q", told)
+			}
+		}
+		return true, ""
+	})
 }
 
 // tells fails the test when a message lacks one of the words that a user needs.
