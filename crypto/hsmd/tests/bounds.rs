@@ -295,7 +295,8 @@ fn one_address_may_have_all_places_that_are_kept() {
 /// One pod, with the certificate that all have, asks for all that there is.
 #[test]
 fn a_client_takes_from_others_neither_places_nor_their_turns_at_the_token() {
-    let daemon = Inside::start("connections = 64");
+    // One session: of several one could stand still with another's request, and the rest make a thousand meanwhile.
+    let daemon = Inside::start_with("connections = 64", "timeout = 60s\nsessions = 1");
     let mut greedy = vec![];
     until("it is let in no further", || {
         let mut client = daemon.connect_from(1, "gateway");
@@ -327,8 +328,8 @@ fn a_client_takes_from_others_neither_places_nor_their_turns_at_the_token() {
     let theirs: Vec<usize> = (0..signers.len()).filter(|n| signers[*n] == "shop-1").collect();
     println!("of {} signatures the other pods' are those after {theirs:?}", signers.len());
     assert_eq!((signers.len(), theirs.len()), (most + 2, 2));
-    // Sessions have one of its requests each, and then a third of the turns are its own: for the key is looked up first.
-    assert!(theirs[1] < 32, "{theirs:?}");
+    // The session has one of its requests, and then a third of the turns are its own: for the key is looked up first.
+    assert!(theirs[1] < 8, "{theirs:?}");
 }
 
 /// It was none too many: the other's place was wanted before it was known for a client.

@@ -423,7 +423,8 @@ impl Inside {
 
     /// With settings of its token, too.
     pub fn start_with(settings: &str, token: &str) -> Inside {
-        let token = format!("[token]\nmodule = /stand-in.so\ntoken = t\npin-file = /none\nsessions = 4\n{token}\n");
+        let sessions = if token.contains("sessions = ") { "" } else { "sessions = 4\n" };
+        let token = format!("[token]\nmodule = /stand-in.so\ntoken = t\npin-file = /none\n{sessions}{token}\n");
         let config = Config::parse(&(pki().daemon(settings) + &token)).unwrap();
         let (token, metrics) = (StandIn::new(), Arc::new(Metrics::default()));
         let work = Work::start(config.token.clone(), Box::new(StandInToken(token.clone())), metrics.clone());
