@@ -163,7 +163,8 @@ func TestASessionSamplesAGateway(t *testing.T) {
 	if got := values["qtls_session_samples_total{"+target]; got < before || got > ever {
 		t.Errorf("%v samples, want %v to %v", got, before, ever)
 	}
-	if len(all) < 3 || !strings.HasSuffix(rest, all[len(all)-1].String()+"\n") {
+	// The third and last is of what came after the second, if anything did.
+	if len(all) < 2 || len(all) == 2 && rest != "" || len(all) > 2 && !strings.HasSuffix(rest, all[len(all)-1].String()+"\n") {
 		t.Errorf("%d summaries; the last lines of the console are %q", len(all), rest)
 	}
 	var samples int64
@@ -265,7 +266,7 @@ func TestASessionEndsWithoutASummaryOfNothing(t *testing.T) {
 	s := startServer(t)
 	for range 5 {
 		out, log, err := program(t, nil, "session", "--host=127.0.0.1", "--port="+strconv.Itoa(s.port), "--sni=server.example", "--ca="+s.ca,
-			"--interval=1m", "--every=300ms", "--duration=300ms")
+			"--interval=1m", "--every=1s", "--duration=1s")
 		if err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, "p99") {
 			t.Errorf("%v: %q\n%s", err, out, log)
 		}
