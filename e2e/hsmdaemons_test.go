@@ -149,6 +149,7 @@ func (n namespace) authorityIn(pool *v1alpha1.HSMPool, member, existing string) 
 	root.Spec.IsCA, root.Spec.CommonName, root.Spec.IssuerRef.Name = true, "Root in an HSM", "self-signed"
 	root.Spec.Duration = &metav1.Duration{Duration: 87600 * time.Hour} // longer than what it signs
 	issuer := caIssuer("vaulted", "root-ml-dsa-65", "root-ecdsa-p256")
+	issuer.Spec.CA.HSMRef = &v1alpha1.HSMPoolReference{Name: pool.Name}
 	n.create(&v1alpha1.PQCIssuer{ObjectMeta: metav1.ObjectMeta{Name: "self-signed"}, Spec: v1alpha1.IssuerSpec{SelfSigned: &v1alpha1.SelfSignedIssuer{}}}, root, issuer)
 	waitReady(n.T, issuer, forReady)
 	if a := issuer.Status.Authorities; len(a) != len(dual) || a[0].HSMPool != pool.Name || a[1].HSMPool != pool.Name {

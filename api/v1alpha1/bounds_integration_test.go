@@ -117,8 +117,8 @@ spec:
   issuerRef: {name: ca, kind: PQCIssuer, group: qtls.dev}
   keyStorage: {type: HSM, hsmRef: {name: pool}, existingKeys: [{algorithm: ML-DSA-65, label: web 2026}]}
 `,
-	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}], subordinateAuthorities: Refuse}}",
-	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}], subordinateAuthorities: Allow}}",
+	"PQCIssuer":        "spec: {ca: {secretRefs: [{name: pq}], hsmRef: {name: pool}, subordinateAuthorities: Refuse}}",
+	"PQCClusterIssuer": "spec: {ca: {secretRefs: [{name: pq}], hsmRef: {name: pool}, subordinateAuthorities: Allow}}",
 	"HSMPool": `
 spec:
   members:

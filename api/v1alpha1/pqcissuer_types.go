@@ -76,6 +76,11 @@ type CAIssuer struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	SecretRefs []SecretReference `json:"secretRefs"`
+	// hsmRef names the HSMPool that the keys of all these authorities are in: a
+	// Secret with a key in it, or with the name of one in another pool, is refused.
+	// Without, either may be.
+	// +optional
+	HSMRef *HSMPoolReference `json:"hsmRef,omitempty"`
 	// subordinateAuthorities says what becomes of requests for certificates of
 	// authorities (isCA): Allow signs them, Refuse does not. Who has the key of
 	// one may sign certificates for any name, which all who trust this issuer's

@@ -139,17 +139,17 @@ func Load(ctx context.Context, keys hsmpool.Keys, ca *v1alpha1.CAIssuer, now tim
 		}
 	}
 	find := func(r keypair.Reference) (crypto.Signer, error) { return keys.Find(ctx, r) }
-	return assemble(keys.Namespace, ca.SecretRefs, secrets, find, now)
+	return assemble(keys.Namespace, ca, secrets, find, now)
 }
 
 // assemble makes authorities of the Secrets that there are. It is pure, but for
 // what finds the keys that lie in HSMs.
-func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[string]*corev1.Secret, find finder, now time.Time) (Authorities, error) {
+func assemble(namespace string, ca *v1alpha1.CAIssuer, secrets map[string]*corev1.Secret, find finder, now time.Time) (Authorities, error) {
 	var all Authorities
 	var sound []Authority
 	holders := map[algorithms.Family][]string{}
-	for _, ref := range refs {
-		authority, err := parse(namespace, ref.Name, secrets[ref.Name], find, now)
+	for _, ref := range ca.SecretRefs {
+		authority, err := parse(namespace, ref.Name, ca.HSMRef, secrets[ref.Name], find, now)
 		if problem, ok := conditions.AsProblem(err); ok {
 			all.Problems = append(all.Problems, problem)
 			continue
@@ -175,8 +175,9 @@ func assemble(namespace string, refs []v1alpha1.SecretReference, secrets map[str
 // finder of a key in an HSMPool. What is wrong there is a *conditions.Problem.
 type finder func(keypair.Reference) (crypto.Signer, error)
 
-// parse finds an authority in a Secret, or the *conditions.Problem with it.
-func parse(namespace, name string, secret *corev1.Secret, find finder, now time.Time) (Authority, error) {
+// parse finds an authority in a Secret, whose key has to be in a pool if one is named,
+// or the *conditions.Problem with it.
+func parse(namespace, name string, in *v1alpha1.HSMPoolReference, secret *corev1.Secret, find finder, now time.Time) (Authority, error) {
 	if secret == nil {
 		return Authority{}, conditions.Stalled(v1alpha1.ReasonSecretNotFound,
 			"spec.ca.secretRefs: Secret %q is not there in namespace %q; create it, or a PQCCertificate with isCA that keeps it", name, namespace)
@@ -185,6 +186,12 @@ func parse(namespace, name string, secret *corev1.Secret, find finder, now time.
 		if len(secret.Data[key]) == 0 {
 			return Authority{}, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
 				"Secret %q in namespace %q: key %s is missing; a CA's Secret is of type kubernetes.io/tls", name, namespace, key)
+		}
+	}
+	if in != nil {
+		if is := whereIs(secret.Data[corev1.TLSPrivateKeyKey]); is != inPool(in.Name) {
+			return Authority{}, conditions.Stalled(v1alpha1.ReasonSecretInvalid,
+				"Secret %q in namespace %q: its key is %s, and spec.ca.hsmRef wants one %s; name the Secret of a PQCCertificate with isCA and keyStorage HSM of that pool, or take hsmRef away", name, namespace, is, inPool(in.Name))
 		}
 	}
 	authority, pool, err := read(secret.Data, find, now)
@@ -209,6 +216,17 @@ func parse(namespace, name string, secret *corev1.Secret, find finder, now time.
 	}
 	return Authority{}, conditions.Stalled(reason, "Secret %q in namespace %q: %v", name, namespace, err)
 }
+
+// whereIs says where a key is that a Secret has, or the name of.
+func whereIs(stored []byte) string {
+	r, err := keypair.ParseReference(stored)
+	if err != nil {
+		return "in no HSMPool"
+	}
+	return inPool(r.Pool)
+}
+
+func inPool(name string) string { return fmt.Sprintf("in HSMPool %q", name) }
 
 // errReading is in errors of reading, which are not the issuer's fault.
 var errReading = errors.New("the key in an HSM")

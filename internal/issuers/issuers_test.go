@@ -96,7 +96,7 @@ func TestAssemble(t *testing.T) {
 				there[s.Name] = s
 				names = append(names, s.Name)
 			}
-			got, err := assemble("ns", refs(names...), there, inNoHSM(t), c.at)
+			got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs(names...)}, there, inNoHSM(t), c.at)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestAssemble(t *testing.T) {
 
 // Time alone makes an authority valid: nothing else would wake its issuer.
 func TestAnAuthorityThatIsNotYetValidIsWaitedFor(t *testing.T) {
-	got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-time.Hour))
+	got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-time.Hour))
 	if err != nil || len(got.Problems) != 1 {
 		t.Fatalf("%+v, %v", got.Problems, err)
 	}
@@ -132,7 +132,7 @@ func TestAnAuthorityThatIsNotYetValidIsWaitedFor(t *testing.T) {
 	if after := got.Problems[0].After; after != 50*time.Minute {
 		t.Errorf("it is looked at again after %s", after)
 	}
-	if got, err = assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-10*time.Minute)); err != nil || len(got.List) != 1 {
+	if got, err = assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, map[string]*corev1.Secret{"pq": ca(t, "pq", "ML-DSA-65", true)}, inNoHSM(t), now.Add(-10*time.Minute)); err != nil || len(got.List) != 1 {
 		t.Errorf("then: %+v, %v", got.Problems, err)
 	}
 }
@@ -179,7 +179,7 @@ func TestAuthoritiesWithTheirKeysInHSMs(t *testing.T) {
 				}
 				return c.key, c.err
 			}
-			got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": c.secret}, find, now)
+			got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, map[string]*corev1.Secret{"pq": c.secret}, find, now)
 			switch {
 			case err != nil:
 				t.Error(err)
@@ -195,14 +195,14 @@ func TestAuthoritiesWithTheirKeysInHSMs(t *testing.T) {
 	}
 	// What cannot be read is not the issuer's fault here, either.
 	find := func(keypair.Reference) (crypto.Signer, error) { return nil, asked }
-	if _, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": held}, find, now); !errors.Is(err, asked) {
+	if _, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, map[string]*corev1.Secret{"pq": held}, find, now); !errors.Is(err, asked) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestForFindsTheFamily(t *testing.T) {
 	pq := ca(t, "pq", "ML-DSA-65", true)
-	got, err := assemble("ns", refs("pq"), map[string]*corev1.Secret{"pq": pq}, inNoHSM(t), now)
+	got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("pq")}, map[string]*corev1.Secret{"pq": pq}, inNoHSM(t), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,5 +294,35 @@ func TestWhoSignsAuthorities(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// Who says that authorities' keys are in a pool has none that is elsewhere sign.
+func TestAuthoritiesThatHaveToBeInAPool(t *testing.T) {
+	plain := ca(t, "plain", "ECDSA-P256", true)
+	held := ca(t, "held", "ML-DSA-65", true)
+	key, err := keypair.ParseKey(held.Data["tls.key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Data["tls.key"] = keypair.Reference{Pool: "pool", Label: "ca-1"}.PEM()
+	find := func(keypair.Reference) (crypto.Signer, error) { return key, nil }
+	there := map[string]*corev1.Secret{"plain": plain, "held": held}
+	for pool, says := range map[string][]string{
+		"pool":  {`Secret "plain" in namespace "ns": its key is in no HSMPool, and spec.ca.hsmRef wants one in HSMPool "pool"`},
+		"other": {`Secret "held" in namespace "ns": its key is in HSMPool "pool", and spec.ca.hsmRef wants one in HSMPool "other"`, `Secret "plain" in namespace "ns": its key is in no HSMPool`},
+	} {
+		got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("held", "plain"), HSMRef: &v1alpha1.HSMPoolReference{Name: pool}}, there, find, now)
+		if err != nil || len(got.List) != 2-len(says) || len(got.Problems) != len(says) {
+			t.Fatalf("%s: %+v, %v", pool, got, err)
+		}
+		for i, p := range got.Problems {
+			if p.Reason != v1alpha1.ReasonSecretInvalid || !strings.Contains(p.Message, says[i]) || !strings.Contains(p.Message, "take hsmRef away") {
+				t.Errorf("%s: %+v, want %q", pool, p, says[i])
+			}
+		}
+	}
+	if got, err := assemble("ns", &v1alpha1.CAIssuer{SecretRefs: refs("held", "plain")}, there, find, now); err != nil || len(got.List) != 2 {
+		t.Errorf("without hsmRef: %+v, %v", got, err)
 	}
 }
