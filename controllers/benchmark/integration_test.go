@@ -312,19 +312,9 @@ func TestAGeneratorThatCannotStartFailsTheRunAndSaysWhatToDo(t *testing.T) {
 			w.node, w.waits = c.node, c.waits
 			b := w.benchmark()
 			clock := w.clock.(*clocktesting.FakePassiveClock)
-			for step := 0; b.Status.CompletionTime == nil; step++ {
-				if step > 300 {
-					t.Fatalf("no end: %+v", b.Status)
-				}
-				if _, err := w.step(w.Client, b); err != nil {
-					t.Fatal(err)
-				}
-				if err := w.play(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				w.get(b)
+			w.stepsToEnd(w.Client, b, func() {
 				clock.SetTime(clock.Now().Add(5 * time.Second))
-			}
+			})
 			w.condition(b, v1alpha1.ConditionFailed, "True", c.reason, c.says)
 			w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
 			if err := w.untouched(); err != nil || b.Status.Progress != "5/8" {
@@ -370,18 +360,7 @@ func TestAGeneratorThatIsInvalidFailsTheRunAndSaysSo(t *testing.T) {
 		return c.Create(ctx, o, opts...)
 	}})
 	b := w.benchmark()
-	for steps := 0; b.Status.CompletionTime == nil; steps++ {
-		if steps > 300 {
-			t.Fatalf("no end: %+v", b.Status)
-		}
-		if _, err := w.step(refuses, b); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.get(b)
-	}
+	w.stepsToEnd(refuses, b, func() {})
 	w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonGeneratorUnschedulable, "is invalid")
 	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
 	if err := w.untouched(); err != nil {
@@ -416,22 +395,12 @@ func TestARunWhoseConfigMapsAreForbiddenSaysSoAndEnds(t *testing.T) {
 		},
 	})
 	b := w.benchmark()
-	for steps := 0; b.Status.CompletionTime == nil; steps++ {
-		if steps > 300 {
-			t.Fatalf("no end: %+v", b.Status)
-		}
-		if _, err := w.step(quota, b); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.get(b)
+	w.stepsToEnd(quota, b, func() {
 		if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionComplete); full && c != nil && strings.Contains(c.Message, "exceeded quota: count/configmaps") {
 			w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonNotApplied, fmt.Sprintf("allow it in namespace %q", w.namespace))
 			full = false
 		}
-	}
+	})
 	if full {
 		t.Error("nothing was said of the record that could not be made")
 	}
@@ -461,22 +430,13 @@ func TestAReportWhoseNameIsTaken(t *testing.T) {
 	if err := w.Delete(t.Context(), taken.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	for steps, back := 0, false; b.Status.CompletionTime == nil; steps++ {
-		if steps > 300 {
-			t.Fatalf("no end: %+v", b.Status)
-		}
-		if _, err := w.step(w.Client, b); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.get(b)
+	back := false
+	w.stepsToEnd(w.Client, b, func() {
 		if b.Status.StartTime != nil && !back {
 			back = true
 			w.create(taken.DeepCopy())
 		}
-	}
+	})
 	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8 measurements are made; status.points has what they say, and no ConfigMap the report")
 	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, says)
 	if b.Status.ReportRef != nil || len(b.Status.Points) != 2 {
@@ -633,17 +593,8 @@ func TestARecordThatCannotBeReadIsNoEnd(t *testing.T) {
 	w := newWorld(t)
 	b := w.benchmark()
 	mangled := ""
-	for steps := 0; b.Status.CompletionTime == nil; steps++ {
-		if steps > 300 {
-			t.Fatalf("no end: %+v", b.Status)
-		}
-		if _, err := w.step(w.Client, b); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if w.get(b); b.Status.Progress == "3/8" && mangled == "" {
+	w.stepsToEnd(w.Client, b, func() {
+		if b.Status.Progress == "3/8" && mangled == "" {
 			m := plan.Of(b.Spec, b.Status.Plan.Seed).Measurements[2]
 			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: recordName(b, m)}}
 			w.get(c)
@@ -653,7 +604,7 @@ func TestARecordThatCannotBeReadIsNoEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	}
+	})
 	w.condition(b, v1alpha1.ConditionComplete, "True", v1alpha1.ReasonCompleted, "8/8")
 	w.condition(b, v1alpha1.ConditionRestored, "True", v1alpha1.ReasonRestored, "")
 	if err := w.untouched(); err != nil {

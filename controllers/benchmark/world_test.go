@@ -390,6 +390,25 @@ func (w *world) steps(b *v1alpha1.QTLSBenchmark, n int) {
 	w.get(b)
 }
 
+// stepsToEnd takes steps by a client until the run has ended, with everybody else's part
+// and then something else after each.
+func (w *world) stepsToEnd(c client.Client, b *v1alpha1.QTLSBenchmark, then func()) {
+	w.t.Helper()
+	for steps := 0; b.Status.CompletionTime == nil; steps++ {
+		if steps > 300 {
+			w.t.Fatalf("no end: %+v", b.Status)
+		}
+		if _, err := w.step(c, b); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := w.play(w.t.Context()); err != nil {
+			w.t.Fatal(err)
+		}
+		w.get(b)
+		then()
+	}
+}
+
 // until waits for a benchmark that is as it shall be.
 func (w *world) until(b *v1alpha1.QTLSBenchmark, is func() bool) {
 	w.t.Helper()

@@ -300,7 +300,7 @@ func (i *issuance) withKey(ctx context.Context, o outcome) outcome {
 func (i *issuance) lostKey(ctx context.Context, reference keypair.Reference) (lost *conditions.Problem, lacks string) {
 	key, lacks, err := i.keys().Look(ctx, reference)
 	if p, ok := conditions.AsProblem(err); ok && p.Reason == v1alpha1.ReasonKeyNotFound {
-		return &conditions.Problem{Reason: p.Reason, Message: fmt.Sprintf("HSMPool %q: no member has key %q", reference.Pool, reference.Label)}, ""
+		return &conditions.Problem{Reason: p.Reason, Message: hsmpool.Absent(reference)}, ""
 	}
 	if err != nil || pki.SameKey(key.Public(), i.state.Pair.Chain[0].PublicKey) {
 		return nil, lacks

@@ -68,6 +68,11 @@ func (k Keys) Look(ctx context.Context, r keypair.Reference) (key crypto.Signer,
 	return s, c.lacks(r), nil
 }
 
+// Absent says that no member has a key, without what to do about it.
+func Absent(r keypair.Reference) string {
+	return fmt.Sprintf("HSMPool %q: no member has key %q", r.Pool, r.Label)
+}
+
 // Use a key that there is for a new certificate: every member has to have it,
 // and it has to be of an algorithm.
 func (k Keys) Use(ctx context.Context, r keypair.Reference, algorithm v1alpha1.KeyAlgorithm) (crypto.Signer, error) {
@@ -93,7 +98,7 @@ func (k Keys) Keep(ctx context.Context, r keypair.Reference, algorithm v1alpha1.
 	c := ask(ctx, members, hsm.Key{Label: r.Label})
 	if len(c.having) == 0 && len(c.silent) == 0 {
 		return nil, conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound,
-			"HSMPool %q: no member has key %q, which the present certificate is for; restore it with the HSM's own means; where one that was made for the certificate is lost for good, delete the certificate's Secret, and a new key is made", r.Pool, r.Label)
+			"%s, which the present certificate is for; restore it with the HSM's own means; where one that was made for the certificate is lost for good, delete the certificate's Secret, and a new key is made", Absent(r))
 	}
 	return k.forCertificate(ctx, r, c, algorithm)
 }
@@ -342,7 +347,7 @@ func (c census) problem(r keypair.Reference) error {
 		if len(c.silent) > 0 {
 			return conditions.Waiting(lookAgain, v1alpha1.ReasonHSMNotReady, "HSMPool %q: whether key %q is there cannot be told; bring back, or take from the pool: %s", r.Pool, r.Label, strings.Join(c.silent, "; "))
 		}
-		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound, "HSMPool %q: no member has key %q; restore it with the HSM's own means, or name another where it is referred to", r.Pool, r.Label)
+		return conditions.Waiting(lookAgain, v1alpha1.ReasonKeyNotFound, "%s; restore it with the HSM's own means, or name another where it is referred to", Absent(r))
 	}
 	first := c.having[0]
 	for _, h := range c.having {
