@@ -155,6 +155,34 @@ fn hsmds_are_cut_off_in_turn_and_no_signature_fails() {
     assert_eq!(failed.load(SeqCst), 0);
 }
 
+/// Its time-out is for a token that is slow: nobody waits that long for a machine that is gone.
+#[test]
+fn an_hsmd_whose_machine_is_gone_costs_seconds_and_no_signature() {
+    let daemons = [Inside::start(""), Inside::start("")];
+    let relay = Relay::new();
+    relay.point_to(daemons[0].address);
+    let gone = pki().member("a", relay.address, "gateway").replace("timeout = 30s", "timeout = 60s");
+    let module = Module::start(&(gone + &pki().member("b", daemons[1].address, "gateway")), &["web"]);
+    until("both are up", || module.pool.states().iter().all(|member| member.1 == State::Up));
+    for _ in 0..4 {
+        assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+    }
+    let signed = || [0, 1].map(|i| daemons[i].token.signed.load(SeqCst));
+    assert_eq!(signed(), [2, 2]);
+    relay.silence();
+    for _ in 0..20 {
+        assert_eq!(module.sign(0), Ok(vec![0x5a; 64]));
+    }
+    assert_eq!(signed(), [2, 22]);
+    let first = &module.pool.observer()()[0];
+    assert_eq!(first.state, State::Down);
+    assert!(
+        first.last_error.contains("acknowledged nothing for 3 s") || first.last_error.contains("connection timed out"),
+        "{}",
+        first.last_error
+    );
+}
+
 /// The first has a place for one of the module's sessions: the member is up with that.
 #[test]
 fn an_hsmd_that_is_full_serves_with_the_connections_that_it_has() {

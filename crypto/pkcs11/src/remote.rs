@@ -15,7 +15,9 @@ use cryptoki_sys::*;
 use rustls::{client::Resumption, pki_types::ServerName, version::TLS13, ClientConfig, ClientConnection, Stream};
 use std::{
     io::{self, Read, Write},
+    mem::size_of_val,
     net::{SocketAddr, TcpStream, ToSocketAddrs},
+    os::fd::AsRawFd,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -23,6 +25,10 @@ use std::{
 
 /// How long whoever replaces a connection's files may take from the first to the last.
 const REPLACED: Duration = Duration::from_millis(100);
+
+/// How long nothing may be acknowledged of what was sent: with more than two transmissions lost, the machine is gone, or the way
+/// to it. A machine's kernel acknowledges whatever its hsmd is at: one that waits for a slow token has its whole time-out.
+const ACKNOWLEDGED: Duration = Duration::from_secs(3);
 
 pub struct RemoteToken {
     daemon: Arc<Daemon>,
@@ -66,6 +72,7 @@ impl RemoteToken {
         let addresses: Vec<SocketAddr> = self.daemon.address.to_socket_addrs()?.collect();
         let tcp = connect_any(&addresses, deadline)?;
         tcp.set_nodelay(true)?;
+        acknowledged_within(&tcp, ACKNOWLEDGED)?;
         Ok(tcp)
     }
 
@@ -74,8 +81,20 @@ impl RemoteToken {
     }
 }
 
+/// Has a connection fail (ETIMEDOUT) when what was sent is not acknowledged for so long: TCP_USER_TIMEOUT, RFC 5482.
+fn acknowledged_within(tcp: &TcpStream, time: Duration) -> io::Result<()> {
+    let milliseconds = time.as_millis() as libc::c_uint;
+    let (value, len) = (&raw const milliseconds, size_of_val(&milliseconds) as libc::socklen_t);
+    // SAFETY: the descriptor is open, and the value has the length that is said.
+    match unsafe { libc::setsockopt(tcp.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, value.cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Connects to the first address that answers. Each has its share of the time that is left: one that does not answer, a
-/// machine's that is gone for instance, leaves as much to each of the others.
+/// machine's that is gone for instance, leaves as much to each of the others. None has longer than a kernel takes to answer: in
+/// a cluster a service's address may lead to a pod that is gone already, and then it is another member's turn.
 fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for (n, address) in addresses.iter().enumerate() {
@@ -83,7 +102,7 @@ fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStr
         if share.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        match TcpStream::connect_timeout(address, share) {
+        match TcpStream::connect_timeout(address, share.min(ACKNOWLEDGED)) {
             Ok(tcp) => return Ok(tcp),
             Err(e) => last = e,
         }
@@ -168,6 +187,12 @@ impl RemoteSession {
     fn lost(&self, e: &io::Error, time: Duration) -> Failure {
         use io::ErrorKind::*;
         match e.kind() {
+            TimedOut if e.raw_os_error() == Some(libc::ETIMEDOUT) => {
+                let seconds = ACKNOWLEDGED.as_secs();
+                let what =
+                    format!("its machine acknowledged nothing for {seconds} s: it is gone, or the network between");
+                self.failure(CKR_DEVICE_ERROR, &what)
+            }
             TimedOut => self.failure(CKR_DEVICE_ERROR, &format!("no answer in {} ms", time.as_millis())),
             UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe if self.tls.is_handshaking() => {
                 let what =
@@ -259,7 +284,7 @@ impl Session for RemoteSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{net::TcpListener, os::fd::AsRawFd};
+    use std::net::TcpListener;
 
     /// A machine that is gone answers nothing, and no more does a listener whose queue is full.
     #[test]
@@ -275,5 +300,8 @@ mod tests {
         assert_eq!(tcp.peer_addr().unwrap(), live);
         let none = connect_any(&[silent, silent], Instant::now() + second).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::TimedOut);
+        let long = Instant::now() + 1000 * second;
+        assert_eq!(connect_any(&[silent], long).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(Instant::now() < long - 900 * second, "it waits as long as a signature may take");
     }
 }

@@ -21,8 +21,9 @@ use std::{
     collections::HashSet,
     fs,
     io::{self, BufRead, BufReader, Read, Write},
+    mem,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::fd::FromRawFd,
+    os::fd::{AsRawFd, FromRawFd},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -563,13 +564,15 @@ pub fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
 /// An address that stays, in front of daemons that come and go.
 pub struct Relay {
     pub address: SocketAddr,
+    listener: TcpListener,
     behind: Arc<Mutex<(Option<SocketAddr>, Vec<TcpStream>)>>,
 }
 
 impl Relay {
     pub fn new() -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let relay = Relay { address: listener.local_addr().unwrap(), behind: Arc::default() };
+        let address = listener.local_addr().unwrap();
+        let relay = Relay { address, listener: listener.try_clone().unwrap(), behind: Arc::default() };
         let behind = relay.behind.clone();
         let copy = |mut from: TcpStream, mut to: TcpStream| {
             thread::spawn(move || {
@@ -597,7 +600,21 @@ impl Relay {
         lock(&self.behind).0 = Some(address);
     }
 
-    /// As if the machine behind it lost its power.
+    /// As if its machine lost its power, or the network to it: nothing comes or goes any more, and nobody is told.
+    pub fn silence(&self) {
+        let drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+        let program = libc::sock_fprog { len: 1, filter: (&raw const drop_all).cast_mut() };
+        let (value, len) = (&raw const program, mem::size_of_val(&program) as libc::socklen_t);
+        for socket in
+            std::iter::once(self.listener.as_raw_fd()).chain(lock(&self.behind).1.iter().map(AsRawFd::as_raw_fd))
+        {
+            // SAFETY: the descriptor is open, and the program of one instruction is copied.
+            let set = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value.cast(), len) };
+            assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        }
+    }
+
+    /// As if the hsmd behind it were killed.
     pub fn cut(&self) {
         let mut behind = lock(&self.behind);
         behind.0 = None;
