@@ -17,6 +17,10 @@ import (
 // drainLook is how often a drain is looked at.
 const drainLook = 100 * time.Millisecond
 
+// lastConnection to the worker that drains is a variable of the process, for its
+// end closes it, and not a garbage collection before that.
+var lastConnection *runtime.Hold
+
 // Drain has the HAProxy of a container let go of its connections. For the delay
 // it still takes new ones, so that every node learns that the pod is leaving,
 // and a little longer while some come. Then ports close; those whose connections
@@ -27,23 +31,22 @@ const drainLook = 100 * time.Millisecond
 //
 // It is the container's preStop hook, and the master is process 1 of the
 // container: when that ends the kernel kills the hook too, and a killed hook is
-// reported as a failed one. So Drain holds the last connection itself.
+// reported as a failed one. So Drain holds the last connection itself, until its
+// process ends, which it has to when Drain returns: a process that is killed
+// while it ends has ended by itself.
 func Drain(ctx context.Context, delay time.Duration, runDir string, master int, log *slog.Logger) error {
 	trees := trees{dir: runDir}
 	log.Info("still accepting connections", "delay", delay.String())
 	if err := stayOpen(ctx, trees, delay, log); err != nil {
 		return err
 	}
-	hold := handOver(ctx, trees, log)
-	if hold != nil {
-		defer hold.Release()
-	}
+	lastConnection = handOver(ctx, trees, log)
 	if err := syscall.Kill(master, syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("telling HAProxy's master, process %d, to drain: %w", master, err)
 	}
 	log.Info("draining")
 	started := time.Now()
-	for open := true; open; open = anyConnections(ctx, hold, masterIn(runDir), master) {
+	for open := true; open; open = anyConnections(ctx, lastConnection, masterIn(runDir), master) {
 		if err := sleep(ctx, drainLook); err != nil {
 			return err
 		}

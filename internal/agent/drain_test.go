@@ -146,6 +146,5 @@ func holdOf(t *testing.T, answers ...string) *runtime.Hold {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(hold.Release)
 	return hold
 }

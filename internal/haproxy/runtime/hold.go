@@ -14,7 +14,8 @@ import (
 
 // Hold is a connection to a worker that stays open. A worker that is told to
 // stop ends with its last connection: while this one is open it does not, and
-// can be asked how many there still are.
+// can be asked how many there still are. It is open as long as it is referred to
+// and the process lives.
 type Hold struct {
 	conn    net.Conn
 	answers *bufio.Reader
@@ -49,9 +50,6 @@ func (h *Hold) Info() (Info, error) {
 	}
 	return parseInfo(answer)
 }
-
-// Release lets the worker end.
-func (h *Hold) Release() { _ = h.conn.Close() }
 
 func (h *Hold) ask(command string) (string, error) {
 	if err := h.conn.SetDeadline(time.Now().Add(timeout)); err != nil {

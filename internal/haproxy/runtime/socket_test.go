@@ -157,7 +157,7 @@ func TestAHoldTellsTheWorkersEndFromAnAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hold.Release()
+	defer hold.conn.Close()
 	if info, err := hold.Info(); err != nil || info.PID != 7 {
 		t.Errorf("an answer: %+v, %v", info, err)
 	}
