@@ -28,6 +28,7 @@ import (
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/shard"
+	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/conditions"
 	"qtls.dev/qtls/internal/keypair"
 )
@@ -195,6 +196,13 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 			first = l
 		}
 	}
+	gateway := copyOf(s.source, b)
+	if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
+		gateway = s.source
+	}
+	if err := withoutQuota(b, gateway); err != nil {
+		return conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v", err)
+	}
 	if _, err := r.authorities(ctx, b); err != nil {
 		return err
 	}
@@ -212,10 +220,6 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 		}
 		servers = append(servers, server)
 	}
-	gateway := copyOf(s.source, b)
-	if b.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace {
-		gateway = s.source
-	}
 	job, err := generator.Job(b, gateway.Name, s.plan.Measurements[0], 1, first, r.Settings)
 	if err != nil {
 		return err
@@ -229,6 +233,21 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 		// One that is forbidden, by a quota or a policy, is left out when it is made.
 		if err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); apierrors.IsInvalid(err) {
 			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)
+		}
+	}
+	return nil
+}
+
+// withoutQuota says which mode's capacity could be no result, for the gateway that would be
+// measured has no CPU quota, which is to limit it.
+func withoutQuota(b *v1alpha1.QTLSBenchmark, g *v1alpha1.QTLSGateway) error {
+	if quota(g) > 0 {
+		return nil
+	}
+	for i, m := range b.Spec.Modes {
+		if validity.Bottleneck(m.Bottleneck) == validity.CPUQuota {
+			return fmt.Errorf("spec.modes[%d]: the CPU quota of replicas is to limit mode %q (bottleneck: %s), and QTLSGateway %q has none: no capacity would be a result; set its spec.resources.limits.cpu, or with gatewayRef.use: Copy spec.gatewayRef.resources of the benchmark, which is immutable",
+				i, m.Name, validity.CPUQuota, b.Spec.GatewayRef.Name)
 		}
 	}
 	return nil

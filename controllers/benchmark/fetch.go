@@ -19,6 +19,7 @@ import (
 	"qtls.dev/qtls/internal/bench/generator"
 	"qtls.dev/qtls/internal/bench/load"
 	"qtls.dev/qtls/internal/bench/plan"
+	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/conditions"
 )
 
@@ -36,9 +37,10 @@ type state struct {
 	// peers' Deployments that are there, by the peers' names.
 	peers    map[string]*appsv1.Deployment
 	observed plan.Observed
-	// inHSM are the modes that are measured with a key in an HSM. They are read for
-	// the report only.
+	// inHSM are the modes that are measured with a key in an HSM, and hsm what that is.
+	// They are read for the report only.
 	inHSM map[string]bool
+	hsm   []report.HSMMember
 	// kubernetes is the API server's version.
 	kubernetes string
 }

@@ -150,6 +150,7 @@ func (r *Reconciler) secretsOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, g
 		if err != nil {
 			return nil, err
 		}
+		served = slices.DeleteFunc(served, func(c peer.Certificate) bool { return c.HSM })
 		certificate, err := peer.Choose(mode, listener.Preference, served)
 		if err != nil {
 			return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonInvalid, "%v, in another benchmark; or give the listener a certificate that it accepts", err)
@@ -182,7 +183,7 @@ func (r *Reconciler) serverOf(ctx context.Context, b *v1alpha1.QTLSBenchmark, ga
 	return peer.Server{Peer: p, Image: image, Secrets: byPort(secrets), Groups: groups, Replicas: replicas}, nil
 }
 
-// certificatesOf a listener whose keys a peer can have: those in HSMs it cannot.
+// certificatesOf a listener.
 func (r *Reconciler) certificatesOf(ctx context.Context, namespace string, l *v1alpha1.Listener) ([]peer.Certificate, error) {
 	var secrets []string
 	for _, ref := range l.CertificateRefs {
@@ -207,17 +208,14 @@ func (r *Reconciler) certificatesOf(ctx context.Context, namespace string, l *v1
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("Secret %s: %w", name, err)
 		}
-		if err == nil && keypair.IsReference(s.Data[corev1.TLSPrivateKeyKey]) {
-			continue
-		}
 		var pair *keypair.KeyPair
 		if err == nil {
-			pair, err = keypair.Parse(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+			pair, err = keypair.ParseStored(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
 		}
 		if err != nil {
 			return nil, conditions.Waiting(lookForReferences, v1alpha1.ReasonCertificateNotFound, "spec.peers: Secret %q, which listener %q of the gateway serves, has no certificate for the peers: %v", name, l.Name, err)
 		}
-		all = append(all, peer.Certificate{Secret: name, Algorithm: pair.Algorithm})
+		all = append(all, peer.Certificate{Secret: name, Algorithm: pair.Algorithm, HSM: keypair.PoolOf(pair.Key) != ""})
 	}
 	return all, nil
 }

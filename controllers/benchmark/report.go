@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,11 +18,13 @@ import (
 	"qtls.dev/qtls/api/v1alpha1"
 	"qtls.dev/qtls/internal/bench/evidence"
 	"qtls.dev/qtls/internal/bench/generator"
+	"qtls.dev/qtls/internal/bench/peer"
 	"qtls.dev/qtls/internal/bench/plan"
 	"qtls.dev/qtls/internal/bench/report"
 	"qtls.dev/qtls/internal/bench/threshold"
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/conditions"
+	"qtls.dev/qtls/internal/hsmpool"
 	"qtls.dev/qtls/internal/resources"
 	"qtls.dev/qtls/internal/version"
 )
@@ -142,6 +145,7 @@ func environment(s state) report.Environment {
 	}
 	ofGenerator := generator.Resources(s.benchmark)
 	e.Quotas = []report.Quota{*measured, limitsOf(generator.Container, &ofGenerator)}
+	e.HSM = s.hsm
 	return e
 }
 
@@ -308,7 +312,8 @@ func (r *Reconciler) baseline(ctx context.Context, b *v1alpha1.QTLSBenchmark) (*
 	return &parsed, nil
 }
 
-// modesInHSM are those of a listener with a certificate whose key is in an HSM.
+// modesInHSM are those whose clients are served with a key in an HSM, as far as the
+// listeners still have the certificates that they were measured with.
 func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, error) {
 	in := map[string]bool{}
 	if s.source == nil || s.source.Spec.HSMRef == nil {
@@ -319,22 +324,58 @@ func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, 
 		if err != nil {
 			continue // it was there when it was measured
 		}
-		for _, ref := range listener.CertificateRefs {
-			if ref.Kind != v1alpha1.CertificateKindPQCCertificate {
-				continue
-			}
-			c := &v1alpha1.PQCCertificate{}
-			err := r.Get(ctx, client.ObjectKey{Namespace: s.source.Namespace, Name: ref.Name}, c)
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("PQCCertificate %s: %w", ref.Name, err)
-			}
-			if c.Spec.KeyStorage.Type == v1alpha1.KeyStorageHSM {
-				in[m.Name] = true
-			}
+		served, err := r.certificatesOf(ctx, s.source.Namespace, listener)
+		if _, gone := conditions.AsProblem(err); gone {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c, err := peer.Choose(m, listener.Preference, served); err == nil && c.HSM {
+			in[m.Name] = true
 		}
 	}
 	return in, nil
 }
+
+// hsmOf a gateway is what its modes in HSMs depend on; nil where its pool is gone.
+func (r *Reconciler) hsmOf(ctx context.Context, g *v1alpha1.QTLSGateway) ([]report.HSMMember, error) {
+	pool := &v1alpha1.HSMPool{}
+	if err := r.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: g.Spec.HSMRef.Name}, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("HSMPool %s: %w", g.Spec.HSMRef.Name, err)
+	}
+	sessions := map[string]int{}
+	if f, err := hsmpool.GatewayMembers(pool); err == nil {
+		for _, m := range f.Members {
+			sessions[m.Name] = int(m.Sessions)
+		}
+	}
+	var members []report.HSMMember
+	for _, m := range pool.Spec.Members {
+		one := report.HSMMember{Name: m.Name, Sessions: sessions[m.Name]}
+		switch {
+		case m.Remote != nil:
+			one.Kind = "remote"
+		case m.Module != nil:
+			one.Kind = "module"
+		default:
+			one.Kind = "daemon"
+			if m.SoftToken != nil {
+				one.Kind = "soft token"
+			}
+			limits := resources.HSMDResources(m)
+			q := limitsOf("", &limits)
+			one.CPU, one.Memory = orUnlimited(q.CPU), orUnlimited(q.Memory)
+		}
+		members = append(members, one)
+	}
+	return members, nil
+}
+
+func orUnlimited(limit string) string { return cmp.Or(limit, "unlimited") }
 
 // writeReport of what was measured, if anything was. Where it is too large to be
 // stored, or may not be, unstored says so, and what was measured is in the status alone.
@@ -344,6 +385,11 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	}
 	if s.inHSM, err = r.modesInHSM(ctx, s); err != nil {
 		return nil, nil, err
+	}
+	if len(s.inHSM) > 0 {
+		if s.hsm, err = r.hsmOf(ctx, s.source); err != nil {
+			return nil, nil, err
+		}
 	}
 	full, err := fullReport(s)
 	if err != nil {

@@ -3,6 +3,7 @@
 package benchmark
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -23,18 +24,14 @@ import (
 	"qtls.dev/qtls/internal/bench/validity"
 	"qtls.dev/qtls/internal/cgroup"
 	"qtls.dev/qtls/internal/dataplane"
+	"qtls.dev/qtls/internal/keypair"
 	"qtls.dev/qtls/internal/machine"
 	"qtls.dev/qtls/internal/resources"
 )
 
-// limited gives the gateway a quota of 50m and a pod with an agent.
+// limited gives the gateway, whose quota is 50m, a pod with an agent.
 func limited(w *world) {
 	w.t.Helper()
-	g := w.gateway("web")
-	g.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}
-	if err := w.Update(w.t.Context(), g); err != nil {
-		w.t.Fatal(err)
-	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-1", Labels: resources.Selector("web")},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "haproxy", Image: "gateway:test"}}}}
 	w.create(pod)
@@ -153,7 +150,7 @@ func TestWhatLimitedAPointIsNamedFromWhatItsPodsSay(t *testing.T) {
 		}, nil, validity.HSM, "HSM was busy for 97.5 %", "HSM"},
 		"network": {0.3, func(u *dataplane.Usage, since time.Duration) {
 			u.Network = &dataplane.Network{Segments: since.Milliseconds(), Retransmitted: since.Milliseconds() / 20}
-		}, nil, validity.Network, "of the segments were sent again", "Network"},
+		}, nil, validity.Network, "of the segments were lost", "Network"},
 		"memory": {0.3, func(*dataplane.Usage, time.Duration) {}, killed, validity.Memory, "replica web-1 was killed once for lack of memory", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -365,6 +362,48 @@ func TestWhatCannotBeDoneTouchesNothing(t *testing.T) {
 	}
 }
 
+// Half an hour of load beside production would end without one capacity.
+func TestAGatewayWithoutTheQuotaThatIsToLimitItIsNotMeasured(t *testing.T) {
+	const says = `spec.modes[0]: the CPU quota of replicas is to limit mode "hybrid" (bottleneck: CPUQuota), and QTLSGateway "web" has none`
+	for name, c := range map[string]struct {
+		change  func(*v1alpha1.QTLSBenchmarkSpec)
+		refused bool
+	}{
+		"in place": {func(*v1alpha1.QTLSBenchmarkSpec) {}, true},
+		"a copy":   {func(s *v1alpha1.QTLSBenchmarkSpec) { s.GatewayRef.Use = v1alpha1.BenchmarkUseCopy }, true},
+		"a copy with a quota of its own": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.GatewayRef = v1alpha1.BenchmarkGateway{Name: "web", Use: v1alpha1.BenchmarkUseCopy, Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}}
+		}, false},
+		"limited by its HSM": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Modes[0].Bottleneck = "HSM" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			g := w.gateway("web")
+			g.Spec.Resources = nil
+			if err := w.Update(t.Context(), g); err != nil {
+				t.Fatal(err)
+			}
+			b := w.benchmark(c.change)
+			w.steps(b, 3)
+			if began := b.Status.StartTime != nil; began == c.refused {
+				t.Fatalf("begun: %t\n%+v", began, b.Status)
+			}
+			if !c.refused {
+				return
+			}
+			w.condition(b, v1alpha1.ConditionComplete, "False", v1alpha1.ReasonInvalid, says)
+			g = w.gateway("web")
+			g.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}
+			if err := w.Update(t.Context(), g); err != nil {
+				t.Fatal(err)
+			}
+			if w.steps(b, 2); b.Status.StartTime == nil {
+				t.Errorf("with a quota it does not begin: %+v", b.Status)
+			}
+		})
+	}
+}
+
 // It runs, and its agent answers; but no client reaches it.
 func TestAPointOfAPodThatIsNotReadyIsNone(t *testing.T) {
 	w := newWorld(t)
@@ -408,5 +447,43 @@ func TestAPointThatIsNotTheGatewaysAloneIsNone(t *testing.T) {
 			b := runObserved(w, c.late)
 			w.condition(b, v1alpha1.ConditionValid, "False", v1alpha1.ReasonPointsInvalid, c.says)
 		})
+	}
+}
+
+// A listener may have one key in an HSM and another in a Secret: what is told of a mode is what its clients were served with.
+func TestAModeIsOfAnHSMWhereTheCertificateThatItGetsIs(t *testing.T) {
+	w := newWorld(t)
+	w.create(&v1alpha1.HSMPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "vault"}, Spec: v1alpha1.HSMPoolSpec{Members: []v1alpha1.HSMMember{
+		{Name: "a", SoftToken: &v1alpha1.SoftToken{Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}}}},
+		{Name: "b", Remote: &v1alpha1.RemoteHSM{Address: "hsm.example.com:7443", TLSSecretRef: v1alpha1.SecretReference{Name: "clients"}, GatewayTLSSecretRef: &v1alpha1.SecretReference{Name: "clients"}, Sessions: 8}},
+	}}})
+	inHSM := pairIn(t, w.namespace, "in-hsm", "ECDSA-P384")
+	inHSM.Data["tls.key"] = keypair.Reference{Pool: "vault", Label: "web"}.PEM()
+	w.create(pairIn(t, w.namespace, "web-tls", "ECDSA-P256"), inHSM)
+	g := w.gateway("web")
+	g.Spec.HSMRef = &v1alpha1.HSMPoolReference{Name: "vault"}
+	g.Spec.Listeners[0].CertificateRefs = append(g.Spec.Listeners[0].CertificateRefs, v1alpha1.CertificateReference{Kind: v1alpha1.CertificateKindSecret, Name: "in-hsm"})
+	if err := w.Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) {
+		s.Modes[0].SignatureSchemes = []v1alpha1.SignatureScheme{"ecdsa_secp384r1_sha384"}
+		other := s.Modes[0]
+		other.Name, other.SignatureSchemes = "in-secret", []v1alpha1.SignatureScheme{"ecdsa_secp256r1_sha256"}
+		s.Modes = append(s.Modes, other)
+	})
+	w.reaches(b, v1alpha1.BenchmarkCompleted)
+	_, r := w.files(b)
+	told := map[string]bool{}
+	for _, m := range r.Modes {
+		told[m.Name] = m.HSM
+	}
+	if want := map[string]bool{"hybrid": true, "in-secret": false}; !maps.Equal(told, want) {
+		t.Errorf("in an HSM: %v, want %v", told, want)
+	}
+	want := []report.HSMMember{{Name: "a", Kind: "soft token", CPU: "300m", Memory: "unlimited", Sessions: 16}, {Name: "b", Kind: "remote", Sessions: 8}}
+	if !slices.Equal(r.Environment.HSM, want) {
+		t.Errorf("the HSM is %+v, want %+v", r.Environment.HSM, want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -85,7 +86,7 @@ func newWorld(t *testing.T) *world {
 	w.namespace = testenv.Namespace(t, w)
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "ca"}, Data: map[string]string{"ca.crt": authority(t)}})
 	w.create(&v1alpha1.QTLSGateway{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
-		Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](3), Listeners: []v1alpha1.Listener{{
+		Spec: v1alpha1.QTLSGatewaySpec{Replicas: ptr.To[int32](3), Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}, Listeners: []v1alpha1.Listener{{
 			Name: "https", Port: 443, Protocol: v1alpha1.ProtocolHTTPS, Hostnames: []v1alpha1.Hostname{"web.example.com"},
 			CertificateRefs: []v1alpha1.CertificateReference{{Kind: v1alpha1.CertificateKindSecret, Name: "web-tls"}},
 			Backends:        []v1alpha1.BackendReference{{Name: "web", Port: intstr.FromInt32(80)}},

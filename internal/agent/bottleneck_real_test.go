@@ -277,11 +277,11 @@ func TestANetworkThatLosesPacketsOrIsSlowIsNamed(t *testing.T) {
 	// Nothing that is observed is at its limit: the machine's CPU, which is, is not told.
 	w.names(g, l, 0, validity.Unknown, "", validity.Client, validity.Memory)
 	way.loses.Store(10)
-	w.names(g, l, 0, validity.Network, "of the segments were sent again", validity.Client, validity.Memory)
+	w.names(g, l, 0, validity.Network, "of the segments were lost", validity.Client, validity.Memory)
 	// To the gateway: its own segments arrive.
 	way.loses.Store(0)
 	way.losesBack.Store(10)
-	w.names(g, l, 0, validity.Network, "of the segments were sent again", validity.Client, validity.Memory)
+	w.names(g, l, 0, validity.Network, "of the segments were lost", validity.Client, validity.Memory)
 	way.losesBack.Store(0)
 	way.delay.Store(int64(300 * time.Millisecond))
 	w.names(g, l, 0, validity.Network, "of a handshake's time is the network's", validity.Client, validity.Memory)

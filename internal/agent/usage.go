@@ -93,12 +93,16 @@ func networkOf(read func(string) ([]byte, error)) (dataplane.Network, error) {
 	if err != nil {
 		return dataplane.Network{}, err
 	}
+	netstat, err := read(machine.NetstatFile)
+	if err != nil {
+		return dataplane.Network{}, err
+	}
 	dev, err := read("/proc/self/net/dev")
 	if err != nil {
 		return dataplane.Network{}, err
 	}
 	var n dataplane.Network
-	if n.Segments, n.Retransmitted, err = machine.ParseTCP(string(snmp)); err != nil {
+	if n.Segments, n.Retransmitted, err = machine.ParseTCP(string(snmp), string(netstat)); err != nil {
 		return dataplane.Network{}, err
 	}
 	for line := range strings.Lines(string(dev)) {

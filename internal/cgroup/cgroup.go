@@ -24,6 +24,8 @@ const Dir = "/sys/fs/cgroup"
 // Usage up to now. What only grows tells, taken twice, what was in between. Times
 // are nanoseconds in JSON.
 type Usage struct {
+	// CPU time that was used, by every thread; 0 where the kernel does not tell.
+	CPU time.Duration `json:"cpu,omitempty"`
 	// Periods of the CPU quota, those in which it was used up, and for how long
 	// threads then waited in total. All are 0 without a quota.
 	Periods          int64         `json:"periods,omitempty"`
@@ -78,6 +80,7 @@ func CPUs(dir string) (int, error) {
 type hierarchy struct {
 	cpu, throttled string
 	unit           time.Duration // of throttled
+	used           string        // a file of its own, in nanoseconds, where cpu does not tell
 	memory, peak   string
 	limit, stat    string
 	inactive       string
@@ -85,8 +88,8 @@ type hierarchy struct {
 }
 
 var (
-	version2 = hierarchy{"cpu.stat", "throttled_usec", time.Microsecond, "memory.current", "memory.peak", "memory.max", "memory.stat", "inactive_file", "memory.events"}
-	version1 = hierarchy{"cpu/cpu.stat", "throttled_time", time.Nanosecond, "memory/memory.usage_in_bytes", "memory/memory.max_usage_in_bytes",
+	version2 = hierarchy{"cpu.stat", "throttled_usec", time.Microsecond, "", "memory.current", "memory.peak", "memory.max", "memory.stat", "inactive_file", "memory.events"}
+	version1 = hierarchy{"cpu/cpu.stat", "throttled_time", time.Nanosecond, "cpuacct/cpuacct.usage", "memory/memory.usage_in_bytes", "memory/memory.max_usage_in_bytes",
 		"memory/memory.limit_in_bytes", "memory/memory.stat", "total_inactive_file", "memory/memory.oom_control"}
 )
 
@@ -147,6 +150,12 @@ func Read(dir string) (Usage, error) {
 	cpu, err := fields(folder, h.cpu)
 	optional(err)
 	u.Periods, u.ThrottledPeriods, u.Throttled = cpu["nr_periods"], cpu["nr_throttled"], time.Duration(cpu[h.throttled])*h.unit
+	u.CPU = time.Duration(cpu["usage_usec"]) * time.Microsecond
+	if h.used != "" {
+		used, err := number(folder, h.used)
+		optional(err)
+		u.CPU = time.Duration(used)
+	}
 	u.MemoryPeak, err = number(folder, h.peak)
 	optional(err)
 	u.MemoryLimit, err = number(folder, h.limit)

@@ -38,6 +38,7 @@ var (
 	}
 	v1 = map[string]string{
 		"cpu/cpu.stat":                 "nr_periods 300\nnr_throttled 290\nthrottled_time 1500000\nnr_bursts 0\nburst_time 0\n",
+		"cpuacct/cpuacct.usage":        "900000\n",
 		"memory/memory.usage_in_bytes": "62914560\n", "memory/memory.max_usage_in_bytes": "83886080\n", "memory/memory.limit_in_bytes": "268435456\n",
 		"memory/memory.stat":        "inactive_file 1\ntotal_inactive_file 10485760\n",
 		"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
@@ -46,7 +47,7 @@ var (
 
 func TestBothVersionsTellTheSame(t *testing.T) {
 	stalled := 400 * time.Microsecond
-	want := Usage{Periods: 300, ThrottledPeriods: 290, Throttled: 1500 * time.Microsecond, Memory: 50 << 20, MemoryPeak: 80 << 20, MemoryLimit: 256 << 20, OOMKills: 2}
+	want := Usage{CPU: 900 * time.Microsecond, Periods: 300, ThrottledPeriods: 290, Throttled: 1500 * time.Microsecond, Memory: 50 << 20, MemoryPeak: 80 << 20, MemoryLimit: 256 << 20, OOMKills: 2}
 	if got, err := Read(group(t, v1)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("version 1: %+v, %v", got, err)
 	}

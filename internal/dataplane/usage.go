@@ -18,7 +18,8 @@ type Usage struct {
 	Time int64 `json:"time"`
 	// Worker tells one from another: what they used is not to be compared.
 	Worker string `json:"worker"`
-	// CPU that the worker's threads have used, in nanoseconds.
+	// CPU that HAProxy's own threads in the worker have used, in nanoseconds. Those of
+	// libraries, which sign in HSMs, are in the container's alone.
 	CPU int64 `json:"cpu"`
 	// TLSConnections that it has made, to clients and to servers; Connections to
 	// clients are open. One that is handed on inside the pod counts twice.
@@ -44,7 +45,8 @@ type Usage struct {
 
 // Network is what went through a pod's network, loopback but for TCP left out.
 type Network struct {
-	// Segments of TCP that were sent, and those of them that were sent again.
+	// Segments of TCP that were sent, and those of them that were sent again for not
+	// having arrived.
 	Segments      int64 `json:"segments"`
 	Retransmitted int64 `json:"retransmitted"`
 	BytesReceived int64 `json:"bytesReceived"`

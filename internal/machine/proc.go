@@ -9,8 +9,9 @@ import (
 
 // Where a container sees its node's CPU time, and its pod's own counters of TCP.
 const (
-	StatFile = "/proc/stat"
-	SNMPFile = "/proc/self/net/snmp"
+	StatFile    = "/proc/stat"
+	SNMPFile    = "/proc/self/net/snmp"
+	NetstatFile = "/proc/self/net/netstat"
 )
 
 // ParseStat reads the first line of /proc/stat, in ticks (USER_HZ): user, nice, system, idle,
@@ -34,30 +35,52 @@ func ParseStat(stat string) (total, idle int64, err error) {
 	return total, idle, nil
 }
 
-// ParseTCP reads from /proc/net/snmp how many segments were sent, and sent again: a
-// line with the names of TCP's counters, and one with their values. The kernel does
-// not count the latter among the former.
-func ParseTCP(snmp string) (segments, again int64, err error) {
+// ParseTCP reads from /proc/net/snmp how many segments were sent, and from
+// /proc/net/netstat which of them were sent again for not having arrived. A kernel that
+// waits for an acknowledgement also sends again what a busy receiver has taken already (a
+// tail loss probe, RFC 8985), and learns by a duplicate SACK (RFC 2883) that it had: such
+// ones are left out. At a moment that acknowledgement may be under way yet.
+func ParseTCP(snmp, netstat string) (segments, again int64, err error) {
+	tcp, err := counters(snmp, "Tcp:")
+	if err != nil {
+		return 0, 0, fmt.Errorf("/proc/net/snmp: %w", err)
+	}
+	sent, known := tcp["OutSegs"]
+	again, too := tcp["RetransSegs"] // which are not among the former
+	if !known || !too {
+		return 0, 0, errors.New("/proc/net/snmp does not tell how many segments TCP has sent")
+	}
+	extensions, err := counters(netstat, "TcpExt:")
+	if err != nil {
+		return 0, 0, fmt.Errorf("/proc/net/netstat: %w", err)
+	}
+	needless, known := extensions["TCPDSACKRecv"]
+	if !known {
+		return 0, 0, errors.New("/proc/net/netstat does not tell which segments were sent again needlessly")
+	}
+	return sent + again, max(again-needless, 0), nil
+}
+
+// counters of a protocol: a line with their names, and one with their values.
+func counters(text, protocol string) (map[string]int64, error) {
 	var names []string
-	for line := range strings.Lines(snmp) {
+	all := map[string]int64{}
+	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		switch {
-		case len(fields) == 0 || fields[0] != "Tcp:":
+		case len(fields) == 0 || fields[0] != protocol:
 		case names == nil:
 			names = fields
 		default:
-			counters := map[string]int64{}
 			for i := 1; i < min(len(names), len(fields)); i++ {
-				if counters[names[i]], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-					return 0, 0, fmt.Errorf("/proc/net/snmp: %s: %w", names[i], err)
+				n, err := strconv.ParseInt(fields[i], 10, 64)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", names[i], err)
 				}
+				all[names[i]] = n
 			}
-			sent, known := counters["OutSegs"]
-			again, too := counters["RetransSegs"]
-			if known && too {
-				return sent + again, again, nil
-			}
+			return all, nil
 		}
 	}
-	return 0, 0, errors.New("/proc/net/snmp does not tell how many segments TCP has sent")
+	return all, nil
 }

@@ -446,7 +446,7 @@ func softTokenContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		Command: []string{"/usr/bin/hsmd", "init-soft-token", "--module", kryopticModule, "--label", softTokenLabel(m), "--lock", hsmdDataDir + "/lock",
 			"--pin-file", hsmdPINDir + "/" + KeyUserPIN, "--so-pin-file", hsmdPINDir + "/" + KeyOfficerPIN},
 		Env:             kryopticEnvironment(),
-		Resources:       hsmdResources(m),
+		Resources:       HSMDResources(m),
 		SecurityContext: restricted(),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "config", MountPath: hsmdConfigDir, ReadOnly: true},
@@ -477,7 +477,7 @@ func hsmdContainer(m v1alpha1.HSMMember, s Settings) corev1.Container {
 		StartupProbe:    probe("/readyz", 1, 120),
 		ReadinessProbe:  probe("/readyz", 5, 2),
 		LivenessProbe:   probe("/livez", 20, 3),
-		Resources:       hsmdResources(m),
+		Resources:       HSMDResources(m),
 		SecurityContext: restricted(),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "config", MountPath: hsmdConfigDir, ReadOnly: true},
@@ -490,7 +490,8 @@ func kryopticEnvironment() []corev1.EnvVar {
 	return []corev1.EnvVar{{Name: "KRYOPTIC_CONF", Value: hsmdConfigDir + "/" + kryopticConfigFile}}
 }
 
-func hsmdResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
+// HSMDResources of the daemon that the operator runs for a member.
+func HSMDResources(m v1alpha1.HSMMember) corev1.ResourceRequirements {
 	var wanted *corev1.ResourceRequirements
 	switch {
 	case m.SoftToken != nil:

@@ -211,7 +211,7 @@ func (r *recorder) place(before time.Time) {
 func (r *recorder) watch() {
 	for i, at := range []time.Time{r.load.Begin(), r.load.End()} {
 		time.AfterFunc(time.Until(at), func() {
-			c := readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
+			c := readCPUTime(cgroup.Dir, proc)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.cpu[i] = c
@@ -242,7 +242,7 @@ func (r *recorder) line(now time.Time) (string, error) {
 	// A pod without CPU comes too late to look as well, and it is just that pod which is to be told of.
 	from, to := r.cpu[0], r.cpu[1]
 	if to == (cpuTime{}) {
-		to = readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
+		to = readCPUTime(cgroup.Dir, proc)
 	}
 	if from == (cpuTime{}) {
 		to = from
@@ -253,7 +253,7 @@ func (r *recorder) line(now time.Time) (string, error) {
 		// The kernel takes some of the idle time back at times.
 		s.CPU.MachineTotal, s.CPU.MachineIdle = total, min(max(to.idle-from.idle, 0), total)
 	}
-	s.TCP = shard.TCP{Segments: to.tcp.Segments - from.tcp.Segments, Retransmitted: to.tcp.Retransmitted - from.tcp.Retransmitted}
+	s.TCP = shard.TCP{Segments: to.tcp.Segments - from.tcp.Segments, Retransmitted: max(to.tcp.Retransmitted-from.tcp.Retransmitted, 0)}
 	for _, series := range r.series {
 		s.Handshakes = append(s.Handshakes, *series)
 	}
@@ -288,8 +288,13 @@ type cpuTime struct {
 	tcp shard.TCP
 }
 
+// files of the kernel's that tell of the machine's CPU time, and of the pod's TCP.
+type files struct{ stat, snmp, netstat string }
+
+var proc = files{machine.StatFile, machine.SNMPFile, machine.NetstatFile}
+
 // readCPUTime leaves zeros for what is not there.
-func readCPUTime(group, stat, snmp string) cpuTime {
+func readCPUTime(group string, from files) cpuTime {
 	var c cpuTime
 	if u, err := cgroup.Read(group); err == nil {
 		c.periods, c.throttled = u.Periods, u.ThrottledPeriods
@@ -298,12 +303,13 @@ func readCPUTime(group, stat, snmp string) cpuTime {
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) == nil {
 		c.used = usage.Utime.Nano() + usage.Stime.Nano()
 	}
-	text, _ := os.ReadFile(stat)
+	text, _ := os.ReadFile(from.stat)
 	if total, idle, err := machine.ParseStat(string(text)); err == nil {
 		c.machine, c.idle = total, idle
 	}
-	text, _ = os.ReadFile(snmp)
-	if sent, again, err := machine.ParseTCP(string(text)); err == nil {
+	snmp, _ := os.ReadFile(from.snmp)
+	netstat, _ := os.ReadFile(from.netstat)
+	if sent, again, err := machine.ParseTCP(string(snmp), string(netstat)); err == nil {
 		c.tcp = shard.TCP{Segments: sent, Retransmitted: again}
 	}
 	return c

@@ -32,7 +32,7 @@ func Replica(before, after dataplane.Usage) validity.Replica {
 		}
 	}
 	if b, a := before.Network, after.Network; b != nil && a != nil {
-		r.Traffic = &validity.Traffic{Segments: a.Segments - b.Segments, Retransmitted: a.Retransmitted - b.Retransmitted,
+		r.Traffic = &validity.Traffic{Segments: a.Segments - b.Segments, Retransmitted: max(a.Retransmitted-b.Retransmitted, 0),
 			BytesReceived: a.BytesReceived - b.BytesReceived, BytesSent: a.BytesSent - b.BytesSent}
 	}
 	// A worker that signed nothing in between has not written anything either.
@@ -62,6 +62,9 @@ func hsmWait(before, after dataplane.HSMUsage) *validity.HSMWait {
 }
 
 func container(r *validity.Replica, before, after cgroup.Usage) {
+	if used := after.CPU - before.CPU; used > 0 { // that of libraries' threads, too
+		r.CPU = used
+	}
 	r.Periods, r.ThrottledPeriods, r.Throttled = after.Periods-before.Periods, after.ThrottledPeriods-before.ThrottledPeriods, after.Throttled-before.Throttled
 	r.Memory, r.MemoryLimit = max(before.Memory, after.Memory), after.MemoryLimit
 	if after.MemoryPeak > before.MemoryPeak { // it was reached in between

@@ -37,6 +37,28 @@ func TestAReplicaIsWhatItUsedBetweenTwoLooks(t *testing.T) {
 	}
 }
 
+// Libraries' threads, which sign in HSMs, are not HAProxy's.
+func TestAReplicasCPUIsThatOfAllThreadsInItsContainer(t *testing.T) {
+	before, after := used(10), used(30)
+	before.Container.CPU, after.Container.CPU = 700*time.Millisecond, 2200*time.Millisecond
+	if r := Replica(before, after); r.CPU != 1500*time.Millisecond {
+		t.Errorf("%v, want the container's", r.CPU)
+	}
+	after.Container.CPU, before.Container.CPU = 0, 0
+	if r := Replica(before, after); r.CPU != time.Second {
+		t.Errorf("%v, want that of HAProxy's threads, where the kernel does not tell", r.CPU)
+	}
+}
+
+// A duplicate SACK that was under way at the first look makes what was lost fewer.
+func TestNoSegmentsAreNotFewerThanNone(t *testing.T) {
+	before, after := used(10), used(30)
+	after.Network.Retransmitted = before.Network.Retransmitted - 1
+	if r := Replica(before, after); r.Traffic.Retransmitted != 0 {
+		t.Errorf("%d segments", r.Traffic.Retransmitted)
+	}
+}
+
 func TestMemoryIsTheMostInBetween(t *testing.T) {
 	before, after := used(10), used(30)
 	after.Container.Memory = 55 << 20

@@ -34,6 +34,8 @@ type Certificate struct {
 	Secret string
 	// Algorithm of the key.
 	Algorithm v1alpha1.KeyAlgorithm
+	// HSM says that the key lies in one. No peer can serve it.
+	HSM bool
 }
 
 // Choose the certificate for a mode, of those of its listener: the strongest that its

@@ -22,7 +22,7 @@ var (
 )
 
 func TestAModeIsMeasuredWithTheCertificateThatTheGatewayWouldServe(t *testing.T) {
-	pq, p256, rsa := Certificate{"web-ml-dsa-65", "ML-DSA-65"}, Certificate{"web-ecdsa-p256", "ECDSA-P256"}, Certificate{"web-rsa", "RSA-4096"}
+	pq, p256, rsa := Certificate{Secret: "web-ml-dsa-65", Algorithm: "ML-DSA-65"}, Certificate{Secret: "web-ecdsa-p256", Algorithm: "ECDSA-P256"}, Certificate{Secret: "web-rsa", Algorithm: "RSA-4096"}
 	either := hybrid
 	either.SignatureSchemes = []v1alpha1.SignatureScheme{"mldsa65", "ecdsa_secp256r1_sha256", "rsa_pss_rsae_sha256"}
 	const classicalFirst = v1alpha1.PreferClassical

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"qtls.dev/qtls/internal/bench/shard"
@@ -551,6 +553,10 @@ func buildScaling(r Report, mode string) (Scaling, bool) {
 			s.Efficiencies = append(s.Efficiencies, Efficiency{n, e})
 		}
 	}
+	if why := limitsApart(r, mode); why != "" {
+		s.Unavailable = why
+		return s, true
+	}
 	fit, err := stats.FitUSL(points)
 	if err != nil {
 		s.Unavailable = err.Error()
@@ -583,6 +589,29 @@ func buildScaling(r Report, mode string) (Scaling, bool) {
 		s.Unavailable, s.Fit, s.Curve, s.Predictions = errs.Error(), nil, nil, nil
 	}
 	return s, true
+}
+
+// limitsApart says which limits a mode's valid points have, where that is not one for all:
+// the law is of one, and where another takes over it knows nothing of what comes.
+func limitsApart(r Report, mode string) string {
+	var limits []string
+	of := map[string][]string{}
+	for _, p := range r.Points {
+		if p.Mode != mode || p.Capacity == nil || !p.Capacity.Valid {
+			continue
+		}
+		limit := p.Capacity.Bottleneck.Bottleneck.Text()
+		limits = appendNew(limits, limit)
+		of[limit] = append(of[limit], strconv.Itoa(p.Replicas))
+	}
+	if len(limits) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, limit := range limits {
+		parts = append(parts, fmt.Sprintf("the %s with %s", limit, strings.Join(of[limit], ", ")))
+	}
+	return "the law is of one limit, and by the number of replicas that was " + strings.Join(parts, ", ")
 }
 
 // label says what kind of curve a mode's is: that of replicas which each have a

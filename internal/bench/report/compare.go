@@ -232,6 +232,16 @@ func differences(before, now Report) []string {
 		return strings.Join(all, ", ")
 	}
 	differ("quotas", quotas(was), quotas(is))
+	if len(was.HSM) > 0 && len(is.HSM) > 0 {
+		members := func(all []HSMMember) string {
+			var text []string
+			for _, m := range all {
+				text = append(text, m.Name+" "+m.String())
+			}
+			return strings.Join(text, "; ")
+		}
+		differ("HSM", members(was.HSM), members(is.HSM))
+	}
 	// Longer or more often is more exact, and the same figure. More clients, or a
 	// rate nearer to the capacity, is another one.
 	load := func(l *Load) string {

@@ -94,7 +94,7 @@ func madeMeasurements() []Measurement {
 					use := 0.3
 					e.Generator.Use, e.Generator.MachineIdle = &use, &spare
 					for i := range n {
-						r := validity.Replica{Name: "edge-" + string(rune('a'+i)), Node: "n1", Quota: 0.05, Periods: 300, ThrottledPeriods: 297, CPU: time.Duration(float64(handshakes) * float64(m.cpu) / f * noise(0.01)), Handshakes: int64(float64(handshakes) / f * noise(0.02)), Memory: 61 << 20, IdleMemory: 58 << 20, LoadedMemory: 61 << 20, MemoryLimit: 256 << 20, Connections: 40}
+						r := validity.Replica{Name: "edge-" + string(rune('a'+i)), Node: "n1", Quota: 0.05, Periods: 300, ThrottledPeriods: 297, Observed: 30 * time.Second, CPU: time.Duration(float64(handshakes) * float64(m.cpu) / f * noise(0.01)), Handshakes: int64(float64(handshakes) / f * noise(0.02)), Memory: 61 << 20, IdleMemory: 58 << 20, LoadedMemory: 61 << 20, MemoryLimit: 256 << 20, Connections: 40}
 						if phase == validity.Latency {
 							r.ThrottledPeriods = 40
 						} else if m.mode.HSM && n >= 8 {

@@ -80,6 +80,8 @@ type Environment struct {
 	// Generators are the machines that the load was made on; older reports have none.
 	Generators []Machine `json:"generators,omitempty"`
 	Quotas     []Quota   `json:"quotas,omitempty"`
+	// HSM is what keys of modes in HSMs lie in; older reports have none.
+	HSM []HSMMember `json:"hsm,omitempty"`
 }
 
 // Program is one that took part.
@@ -110,6 +112,26 @@ type Quota struct {
 	Container string `json:"container"`
 	CPU       string `json:"cpu,omitempty"`
 	Memory    string `json:"memory,omitempty"`
+}
+
+// HSMMember is one of a pool's.
+type HSMMember struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+	// CPU and Memory that the daemon may use which the operator runs for it; empty where
+	// it runs none.
+	CPU    string `json:"cpu,omitempty"`
+	Memory string `json:"memory,omitempty"`
+	// Sessions of each replica: so many signatures at a time.
+	Sessions int `json:"sessions,omitempty"`
+}
+
+func (m HSMMember) String() string {
+	text := m.Kind
+	if m.CPU != "" {
+		text += fmt.Sprintf(", CPU %s, memory %s", m.CPU, m.Memory)
+	}
+	return text + fmt.Sprintf(", %d sessions of each replica", m.Sessions)
 }
 
 // Mode is a kind of handshake that was measured on its own.

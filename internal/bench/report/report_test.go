@@ -556,13 +556,41 @@ func TestOnlyValidPointsMakeTheCurve(t *testing.T) {
 	if !strings.Contains(s.Label, "quota of 50m CPU, on one machine") {
 		t.Errorf("label %q", s.Label)
 	}
-	// The law that made the figures is inside the intervals.
+	// Where another limit takes over, there is no law of both.
 	s, _ = r.scaling("hybrid-hsm")
-	if i := s.Fit.KappaInterval; i.Low > 0.012 || i.High < 0.012 || s.Peak < 7 || s.Peak > 11 {
-		t.Errorf("κ in %+v, peak %v", i, s.Peak)
+	if want := "No fit: the law is of one limit, and by the number of replicas that was the replicas' CPU quota with 1, 2, 4, the HSM with 8, 16."; s.Law() != want || s.Predicted() != "" || len(s.Efficiencies) != 5 {
+		t.Errorf("%q, %q, %+v, want %q", s.Law(), s.Predicted(), s.Efficiencies, want)
 	}
 	if !strings.Contains(s.Note, "the HSM was the limit") {
 		t.Errorf("note %q", s.Note)
+	}
+}
+
+func TestTheLawThatMadeTheFiguresIsInsideItsIntervals(t *testing.T) {
+	head := madeHead()
+	head.Modes = slices.DeleteFunc(head.Modes, func(m Mode) bool { return m.Name != "hybrid-hsm" })
+	var ms []Measurement
+	for _, m := range measurements() {
+		if m.Mode != "hybrid-hsm" {
+			continue
+		}
+		m.Evidence.HSM, m.Evidence.Limit = nil, validity.CPUQuota // which it is with each number of replicas
+		m.Evidence.Replicas = slices.Clone(m.Evidence.Replicas)
+		for i := range m.Evidence.Replicas {
+			m.Evidence.Replicas[i].ThrottledPeriods = m.Evidence.Replicas[i].Periods
+		}
+		ms = append(ms, m)
+	}
+	r, err := Build(head, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.Scaling[0]
+	if i := s.Fit.KappaInterval; i.Low > 0.012 || i.High < 0.012 || s.Peak < 7 || s.Peak > 11 {
+		t.Errorf("κ in %+v, peak %v", i, s.Peak)
+	}
+	if !strings.Contains(s.Law(), "The law has its peak at ") || s.Predicted() == "" {
+		t.Errorf("%q, %q", s.Law(), s.Predicted())
 	}
 }
 
@@ -1251,6 +1279,28 @@ func TestAnotherMachineOfTheLoadGeneratorIsNotComparedUnlessForced(t *testing.T)
 		}
 		if c.is != nil && !strings.Contains(r.Markdown(), "Load generator's machine "+c.is[0].Name) {
 			t.Errorf("the report does not say that it was made on %+v", c.is)
+		}
+	}
+}
+
+// Where the HSM is the limit, its quota is the result.
+func TestAnotherHSMIsNotComparedUnlessForced(t *testing.T) {
+	small, large := []HSMMember{{Name: "a", Kind: "soft token", CPU: "300m", Memory: "512Mi", Sessions: 8}}, []HSMMember{{Name: "a", Kind: "soft token", CPU: "600m", Memory: "512Mi", Sessions: 8}}
+	for _, c := range []struct {
+		was, is []HSMMember
+		want    []string
+	}{
+		{small, large, []string{"HSM: a soft token, CPU 300m, memory 512Mi, 8 sessions of each replica, and now a soft token, CPU 600m, memory 512Mi, 8 sessions of each replica"}},
+		{small, small, nil}, {nil, small, nil}, {small, nil, nil},
+	} {
+		r, before := compared(t, 100, 2), compared(t, 100, 2)
+		r.Environment.HSM, before.Environment.HSM = c.is, c.was
+		r.Compare(before, tolerance, false)
+		if got := r.Comparison; got.Refused != (c.want != nil) || !slices.Equal(got.Differences, c.want) {
+			t.Errorf("%v and %v: refused %v: %q", c.was, c.is, got.Refused, got.Differences)
+		}
+		if c.is != nil && !strings.Contains(r.Markdown(), c.is[0].CPU+", memory 512Mi, 8 sessions of each replica") {
+			t.Errorf("the report does not say what the HSM was: %+v", c.is)
 		}
 	}
 }

@@ -451,7 +451,7 @@ func (r Report) evidence() (header []string, rows [][]string) {
 			}
 			return fmt.Sprint(*o.WithoutTicketKeys)
 		}},
-		{"segments sent again", func(o Observed) string { return share(o.Retransmitted) }},
+		{"segments lost", func(o Observed) string { return share(o.Retransmitted) }},
 		{"network's part of a handshake", func(o Observed) string { return share(o.Network) }},
 		{"traffic a second", func(o Observed) string {
 			if o.BytesPerSecond == nil {
@@ -505,6 +505,9 @@ func (r Report) environment() [][2]string {
 	describe("Load generator's machine", r.Environment.Generators)
 	for _, q := range r.Environment.Quotas {
 		lines = append(lines, [2]string{"Limits of " + q.Container, fmt.Sprintf("CPU %s, memory %s", orNone(q.CPU), orNone(q.Memory))})
+	}
+	for _, m := range r.Environment.HSM {
+		lines = append(lines, [2]string{"HSM member " + m.Name, m.String()})
 	}
 	for _, v := range r.Environment.Versions {
 		lines = append(lines, [2]string{v.Name, v.Version})

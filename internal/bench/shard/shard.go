@@ -124,7 +124,7 @@ type CPU struct {
 	MachineIdle  int64 `json:"machineIdle,omitempty"`
 }
 
-// TCP is how many segments were sent, and sent again.
+// TCP is how many segments were sent, and sent again for not having arrived.
 type TCP struct {
 	Segments      int64 `json:"segments"`
 	Retransmitted int64 `json:"retransmitted"`

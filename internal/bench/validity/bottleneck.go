@@ -19,8 +19,8 @@ const (
 	None Bottleneck = "None"
 )
 
-// text is what a sentence calls it.
-func (b Bottleneck) text() string {
+// Text is what a sentence calls it.
+func (b Bottleneck) Text() string {
 	switch b {
 	case CPUQuota:
 		return "replicas' CPU quota"
@@ -139,7 +139,7 @@ func Name(e Evidence) Finding {
 		}
 	}
 	if over(e.Network.Retransmitted, retransmitted) {
-		at(Network, "%s of the segments were sent again", percent(*e.Network.Retransmitted))
+		at(Network, "%s of the segments were lost", percent(*e.Network.Retransmitted))
 	}
 	if over(e.Network.Share, waiting) {
 		at(Network, "%s of a handshake's time is the network's", percent(*e.Network.Share))
@@ -166,9 +166,9 @@ func (e Evidence) spare(limit Bottleneck) string {
 		}
 		return fmt.Sprintf("HSM was busy for %s of what it has, want %s", percent(use), percent(busy))
 	case limit == Network && e.Network.Retransmitted == nil:
-		return "nobody observed whether segments were sent again, as a network that is full has it"
+		return "nobody observed whether segments were lost, as in a network that is full"
 	case limit == Network && !over(e.Network.Retransmitted, retransmitted):
-		return fmt.Sprintf("%s of the segments were sent again, want %s: a network that is full loses them", percent(*e.Network.Retransmitted), percent(retransmitted))
+		return fmt.Sprintf("%s of the segments were lost, want %s: a network that is full loses them", percent(*e.Network.Retransmitted), percent(retransmitted))
 	}
 	return ""
 }

@@ -31,6 +31,9 @@ const (
 	CommonShare = 0.90
 	// RateShare of the rate that was asked for in the latency phase.
 	RateShare = 0.98
+	// LeastObserved and MostObserved is the time between a replica's samples as a part of
+	// the window: what it used is scaled to that.
+	LeastObserved, MostObserved = 0.5, 1.25
 
 	// A result that has less is marked as indicative.
 	ConclusiveWindow      = 30 * time.Second
@@ -147,7 +150,7 @@ type Replica struct {
 	Silent    bool `json:"silent,omitempty"`
 }
 
-// Traffic of a pod: segments of TCP sent and sent again, and bytes.
+// Traffic of a pod: segments of TCP sent, and sent again for not having arrived, and bytes.
 type Traffic struct {
 	Segments      int64 `json:"segments"`
 	Retransmitted int64 `json:"retransmitted"`
@@ -203,7 +206,7 @@ type Dependency struct {
 type Path struct {
 	// Share is the mean network part of a handshake's time.
 	Share *float64 `json:"share,omitempty"`
-	// Retransmitted is the share of segments sent again.
+	// Retransmitted is the share of segments sent again for not having arrived.
 	Retransmitted *float64 `json:"retransmitted,omitempty"`
 }
 
@@ -329,21 +332,24 @@ func judgeReplicas(e Evidence) []Reason {
 	for _, text := range disturbed.told() {
 		bad(ReplicasDisturbed, "%s", text)
 	}
+	if name, observed := e.observedElsewhen(); name != "" {
+		bad(NotObserved, "replica %s was observed for %v, and the window is of %v: HAProxy was too busy to answer its agent in time, and what it used is not the window's; have fewer virtual users, or a longer load.duration", name, observed.Round(100*time.Millisecond), e.Window.Round(100*time.Millisecond))
+	}
 	if e.Phase != Capacity {
 		return reasons
 	}
 	switch limit, found := e.limit(), Name(e); {
 	case found.Bottleneck == Memory: // a replica that waits for it may be at its quota all the same
-		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s: %s; raise resources.limits.memory", limit.text(), Memory.text(), found.Evidence[0])
+		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s: %s; raise resources.limits.memory", limit.Text(), Memory.Text(), found.Evidence[0])
 		return reasons
 	case limit == CPUQuota, found.Bottleneck == CPUQuota: // with another one meant, as long as replicas are at their quotas, there are too few of them to reach it: the curve has yet to bend
 	case found.Bottleneck == limit: // replicas need not be at their quotas
 		if left := e.spare(limit); left != "" {
-			bad(NotSaturated, "the %s was meant to limit this point, and was waited for without being full: %s: it could have done more; add virtual users", limit.text(), left)
+			bad(NotSaturated, "the %s was meant to limit this point, and was waited for without being full: %s: it could have done more; add virtual users", limit.Text(), left)
 		}
 		return reasons
 	default:
-		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.text(), found.Bottleneck.text())
+		bad(OtherLimit, "the %s was meant to limit this point, and it was the %s", limit.Text(), found.Bottleneck.Text())
 		return reasons
 	}
 	for _, r := range e.Replicas {
@@ -388,6 +394,17 @@ func (e *eachReplica) told() []string {
 		}
 	}
 	return e.texts
+}
+
+// observedElsewhen is a replica whose two samples are of another time than the window;
+// empty if there is none.
+func (e Evidence) observedElsewhen() (name string, observed time.Duration) {
+	for _, r := range e.Replicas {
+		if !r.Disturbed && r.Observed > 0 && (float64(r.Observed) < LeastObserved*float64(e.Window) || float64(r.Observed) > MostObserved*float64(e.Window)) {
+			return r.Name, r.Observed
+		}
+	}
+	return "", 0
 }
 
 // unseenBefore the load is a replica that may have had clients then; empty if there is none.
@@ -457,17 +474,22 @@ func Remarks(repetitions int, of ...Evidence) []string {
 	return remarks
 }
 
-// Imbalance is by how much the busiest replica did more handshakes than its part.
+// Imbalance is by how much the busiest replica did more handshakes in a second than its
+// part. Each was observed for a time of its own: an agent answers when it has CPU.
 func Imbalance(replicas []Replica) (share float64, known bool) {
-	var total, most int64
+	var total, most float64
+	n := 0
 	for _, r := range replicas {
-		total += r.Handshakes
-		most = max(most, r.Handshakes)
+		if r.Observed <= 0 {
+			continue
+		}
+		perSecond := float64(r.Handshakes) / r.Observed.Seconds()
+		total, most, n = total+perSecond, max(most, perSecond), n+1
 	}
 	if total == 0 {
 		return 0, false
 	}
-	return float64(most)*float64(len(replicas))/float64(total) - 1, true
+	return most*float64(n)/total - 1, true
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.4g %%", share*100) }

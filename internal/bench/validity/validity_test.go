@@ -95,13 +95,15 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"generator's machine not looked at", latency, func(e *Evidence) { e.Generator.MachineIdle = nil }, NotObserved, "the load generator's machines were was not observed"},
 		{"generator at its limit", capacity, func(e *Evidence) { e.Generator.Use = share(0.9) }, GeneratorLimited, "the generator used 90 % of the CPU that it may have, want less than 90 %"},
 		{"generator throttled", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 1 }, GeneratorLimited, "throttled in 1 of 300 CPU periods"},
+		{"replica observed for a part of the window", capacity, func(e *Evidence) { e.Replicas[1].Observed = 14 * time.Second }, NotObserved, "replica gateway-b was observed for 14s, and the window is of 30s"},
+		{"replica observed for longer than the window", latency, func(e *Evidence) { e.Replicas[1].Observed = 38 * time.Second }, NotObserved, "replica gateway-b was observed for 38s, and the window is of 30s"},
 		{"replica not saturated, by its CPU time", capacity, func(e *Evidence) {
 			r := &e.Replicas[1]
-			r.Periods, r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 0, 0, 0.05, 10*time.Second, 470*time.Millisecond
+			r.Periods, r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 0, 0, 0.05, 20*time.Second, 940*time.Millisecond
 		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
 		{"replica of a whole CPU not saturated", capacity, func(e *Evidence) {
 			r := &e.Replicas[1]
-			r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 3, 1, 10*time.Second, 9400*time.Millisecond
+			r.ThrottledPeriods, r.Quota, r.Observed, r.CPU = 3, 1, 20*time.Second, 18800*time.Millisecond
 		}, NotSaturated, "replica gateway-b used 94 % of its CPU quota, want 95 %"},
 		{"replica not saturated", capacity, func(e *Evidence) { e.Replicas[1].ThrottledPeriods = 284 }, NotSaturated, "replica gateway-b was throttled in 94.67 % of its CPU periods, want 95 %"},
 		{"replica without quota", capacity, func(e *Evidence) { e.Replicas[1].Quota = 0 }, NotSaturated, "set resources.limits.cpu"},
@@ -116,11 +118,11 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"a network that is slow", capacity, func(e *Evidence) {
 			e.Limit, e.Network = Network, Path{Share: share(0.9), Retransmitted: share(0.001)}
 			idle(e)
-		}, NotSaturated, "0.1 % of the segments were sent again, want 1 %"},
+		}, NotSaturated, "0.1 % of the segments were lost, want 1 %"},
 		{"a network that nobody looked at", capacity, func(e *Evidence) {
 			e.Limit, e.Network = Network, Path{Share: share(0.9)}
 			idle(e)
-		}, NotSaturated, "nobody observed whether segments were sent again"},
+		}, NotSaturated, "nobody observed whether segments were lost"},
 		{"short of memory", capacity, func(e *Evidence) { e.Replicas[1].MemoryStalled = share(0.4) }, OtherLimit, "the replicas' CPU quota was meant to limit this point, and it was the replicas' memory: replica gateway-b waited for memory for 40 % of the time; raise resources.limits.memory"},
 		{"replica restarted", latency, func(e *Evidence) { e.Replicas[0].Disturbed = true }, ReplicasDisturbed, "replica gateway-a restarted"},
 		{"replica killed", latency, func(e *Evidence) { e.Replicas[0].OOMKills = 1 }, ReplicasDisturbed, "replica gateway-a was killed for lack of memory: raise resources.limits.memory"},
@@ -271,7 +273,7 @@ func TestBottlenecksAreNamedFromEvidence(t *testing.T) {
 			e.Resumes, e.Resumed, e.Redis = true, 2400, &Dependency{Without: 1}
 		}, Unknown, "", nil},
 		{"network delay", spare, func(e *Evidence) { e.Network.Share = share(0.8) }, Network, "80 % of a handshake's time is the network's", nil},
-		{"network loss", spare, func(e *Evidence) { e.Network.Retransmitted = share(0.05) }, Network, "5 % of the segments were sent again", nil},
+		{"network loss", spare, func(e *Evidence) { e.Network.Retransmitted = share(0.05) }, Network, "5 % of the segments were lost", nil},
 		{"killed for memory", spare, func(e *Evidence) { e.Replicas[0].OOMKills = 2 }, Memory, "replica gateway-a was killed 2 times", nil},
 		{"short of memory", capacity, func(e *Evidence) {
 			e.Replicas[0].MemoryStalled, e.Replicas[0].Memory = share(0.4), 255<<20
@@ -298,19 +300,29 @@ func TestShortRunsAndImbalanceAreRemarked(t *testing.T) {
 	if r := Remarks(5, e); len(r) != 1 || r[0] != "indicative only: 5 measurements of 10s; a conclusive result has 5 of 30s" {
 		t.Errorf("%q", r)
 	}
-	e = capacity()
-	e.Replicas[0].Handshakes = 3600
+	ofAll := func(first int64) Evidence {
+		e := capacity()
+		e.Replicas[0].Handshakes = first
+		e.Replicas[0].Observed, e.Replicas[1].Observed = 30*time.Second, 30*time.Second
+		return e
+	}
+	e = ofAll(3600)
 	if r := Remarks(4, e); len(r) != 2 || !strings.HasPrefix(r[0], "indicative only: 4 ") || r[1] != "the busiest replica did 50 % more than its part" {
 		t.Errorf("%q", r)
 	}
 	// Of several repetitions the greatest, once.
-	worse := capacity()
-	worse.Replicas[0].Handshakes = 6000
+	worse := ofAll(6000)
 	if r := Remarks(5, e, worse, e); len(r) != 1 || r[0] != "the busiest replica did 66.67 % more than its part" {
 		t.Errorf("%q", r)
 	}
 	if r := Remarks(5); len(r) != 0 {
 		t.Errorf("of nothing: %q", r)
+	}
+	// One whose agent answered late was observed for longer, and did no more than the other.
+	late := ofAll(1320)
+	late.Replicas[0].Observed = 33 * time.Second
+	if share, known := Imbalance(late.Replicas); !known || share > 1e-9 {
+		t.Errorf("%v, %v, want none", share, known)
 	}
 	if _, known := Imbalance([]Replica{{}, {}}); known {
 		t.Error("the balance of nothing")
@@ -339,7 +351,7 @@ func TestThePageOnTheMethodHasTheRulesAndTheirLimits(t *testing.T) {
 		fmt.Sprintf("fewer than %d repetitions or windows of less than %.0f s", ConclusiveRepetitions, ConclusiveWindow.Seconds()),
 		fmt.Sprintf("%.0f %% busy, or half of the server's time", busy*100),
 		fmt.Sprintf("stalls for %.0f %% of the time", stalled*100),
-		fmt.Sprintf("%.0f %% of segments sent again", retransmitted*100),
+		fmt.Sprintf("%.0f %% of segments lost", retransmitted*100),
 	} {
 		if !strings.Contains(string(page), text) {
 			t.Errorf("%q is not in it", text)
