@@ -179,7 +179,8 @@ const neverMade = "not measured: the run ended before"
 func measurements(s state, choose func(plan.Measurement) bool) []report.Measurement {
 	var all []report.Measurement
 	noCapacity := map[string]string{} // why, by measurement
-	limit := 0.0                      // of the generator's pods
+	first := firstImages(s)
+	limit := 0.0 // of the generator's pods
 	if resources := s.benchmark.Spec.Generator.Resources; resources != nil {
 		limit = resources.Limits.Cpu().AsApproximateFloat64()
 	}
@@ -200,6 +201,7 @@ func measurements(s state, choose func(plan.Measurement) bool) []report.Measurem
 		default:
 			r.Result = &result
 			r.Evidence = evidenceOf(modeOf(s.benchmark, m.Mode), m, s.plan, result, one.Usage, s.records[capacityOf(m)].PerSecond)
+			r.Evidence.OtherImages = one.otherImages(first)
 			r.Evidence.InPlace = s.benchmark.Spec.GatewayRef.Use == v1alpha1.BenchmarkUseInPlace
 			r.Evidence.Generator = evidence.Generator(result, s.plan.Load.Duration, limit)
 			if m.Phase == plan.Latency {
@@ -214,6 +216,37 @@ func measurements(s state, choose func(plan.Measurement) bool) []report.Measurem
 		all = append(all, r)
 	}
 	return all
+}
+
+// images of a measurement: the generator's, the gateway's and those of peers.
+func (r record) images() []report.Image {
+	if r.Usage == nil {
+		return r.Images
+	}
+	return slices.Concat(r.Images, r.Usage.Images)
+}
+
+// firstImages of each container, by its name, in the order of the plan.
+func firstImages(s state) map[string]string {
+	first := map[string]string{}
+	for _, m := range s.plan.Measurements {
+		for _, i := range s.records[m.Name()].images() {
+			if _, known := first[i.Name]; !known {
+				first[i.Name] = i.Digest
+			}
+		}
+	}
+	return first
+}
+
+// otherImages are the containers of a measurement that had another image at first.
+func (r record) otherImages(first map[string]string) (containers []string) {
+	for _, i := range r.images() {
+		if first[i.Name] != i.Digest && !slices.Contains(containers, i.Name) {
+			containers = append(containers, i.Name)
+		}
+	}
+	return containers
 }
 
 // fullReport of a run, point by point: the results of all take more memory than the

@@ -72,6 +72,36 @@ func TestALatencyAtAPartOfNoCapacityIsNoResult(t *testing.T) {
 	}
 }
 
+// An operator that is upgraded meanwhile rolls the copy, and starts another load generator.
+func TestFiguresOfTwoImagesAreNoResult(t *testing.T) {
+	s := stateIn(t, inPlace("Running"), 4)
+	images := func(n int, generator, haproxy string) {
+		name := s.plan.Measurements[n].Name()
+		one := s.records[name]
+		one.Images = []report.Image{{Name: "k6", Digest: generator}}
+		one.Usage = saturating(s.plan, s.plan.Measurements[n].Replicas)
+		one.Usage.Images = []report.Image{{Name: "agent", Digest: "sha256:a"}, {Name: "haproxy", Digest: haproxy}}
+		s.records[name] = one
+	}
+	images(0, "sha256:k", "sha256:1")
+	images(1, "sha256:k", "sha256:1")
+	images(2, "sha256:k", "sha256:2")
+	images(3, "sha256:l", "sha256:2")
+	want := [][]string{nil, nil, {"haproxy"}, {"k6", "haproxy"}}
+	of := func(n int) []string {
+		some := measurements(s, func(m plan.Measurement) bool { return m == s.plan.Measurements[n] }) // as a report asks, point by point
+		if len(some) != 1 {
+			t.Fatalf("%d measurements", len(some))
+		}
+		return some[0].Evidence.OtherImages
+	}
+	for n := range want {
+		if got := of(n); !slices.Equal(got, want[n]) {
+			t.Errorf("measurement %d: %q, want %q", n, got, want[n])
+		}
+	}
+}
+
 // What somebody has made of a capacity's record is no result, nor is a latency at a part of it.
 func TestALatencyAtAPartOfACapacityThatIsNotReadIsNoResult(t *testing.T) {
 	s := stateIn(t, inPlace("Running"), 2)

@@ -361,6 +361,11 @@ func (o *Observed) add(e validity.Evidence) {
 		greatest(&o.MemoryUse, of(float64(r.Memory), float64(r.MemoryLimit)))
 		greatest(&o.MemoryStalled, r.MemoryStalled)
 		o.OOMKills += r.OOMKills
+		if r.Observed > 0 {
+			seen := of(float64(r.Observed), float64(e.Window))
+			least(&o.LeastSeen, seen)
+			greatest(&o.MostSeen, seen)
+		}
 		if r.Traffic != nil && r.Observed > 0 {
 			bytes += float64(r.Traffic.BytesReceived+r.Traffic.BytesSent) / r.Observed.Seconds()
 		}

@@ -394,6 +394,10 @@ type Observed struct {
 	GeneratorUse       *float64 `json:"generatorUse,omitempty"`
 	GeneratorThrottled int64    `json:"generatorThrottled,omitempty"`
 	GeneratorIdle      *float64 `json:"generatorIdle,omitempty"`
+	// LeastSeen and MostSeen are the time between the two looks at a replica, as a part of
+	// the window.
+	LeastSeen *float64 `json:"leastSeen,omitempty"`
+	MostSeen  *float64 `json:"mostSeen,omitempty"`
 }
 
 // Latency is how long handshakes took below that: in a mode that resumes, those that

@@ -462,6 +462,12 @@ func (r Report) evidence() (header []string, rows [][]string) {
 		{"generator's CPU", func(o Observed) string { return share(o.GeneratorUse) }},
 		{"generator throttled", func(o Observed) string { return count(o.GeneratorThrottled) }},
 		{"generator's machine idle", func(o Observed) string { return share(o.GeneratorIdle) }},
+		{"part of the window that was seen", func(o Observed) string {
+			if o.LeastSeen == nil || o.MostSeen == nil {
+				return none
+			}
+			return fmt.Sprintf("%s to %s", percent(*o.LeastSeen), percent(*o.MostSeen))
+		}},
 	}
 	var points []Point
 	for _, p := range r.Points {

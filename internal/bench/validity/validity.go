@@ -5,6 +5,7 @@ package validity
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -75,6 +76,9 @@ type Evidence struct {
 	StartLagP99 time.Duration `json:"startLagP99,omitempty"`
 	Rate        float64       `json:"rate,omitempty"`
 	WantedRate  float64       `json:"wantedRate,omitempty"`
+	// OtherImages are containers, by name, that ran another image than in the run's first
+	// measurement.
+	OtherImages []string `json:"otherImages,omitempty"`
 	// CapacityInvalid says, in the phase Latency, why the capacity that WantedRate is
 	// a part of is no result; empty where it is one.
 	CapacityInvalid string `json:"capacityInvalid,omitempty"`
@@ -222,6 +226,7 @@ const (
 	LateStarts        Rule = "LateStarts"
 	RateMissed        Rule = "RateMissed"
 	CapacityInvalid   Rule = "CapacityInvalid"
+	OtherImages       Rule = "OtherImages"
 	TooManyFailures   Rule = "TooManyFailures"
 	OtherMode         Rule = "OtherMode"
 	OtherTraffic      Rule = "OtherTraffic"
@@ -233,7 +238,7 @@ const (
 )
 
 // Rules are all of them.
-var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, CapacityInvalid, TooManyFailures, OtherMode, OtherTraffic, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
+var Rules = []Rule{NotMeasured, NoHandshakes, NotObserved, WindowsApart, DroppedIterations, LateStarts, RateMissed, CapacityInvalid, OtherImages, TooManyFailures, OtherMode, OtherTraffic, MachineBusy, GeneratorLimited, ReplicasDisturbed, NotSaturated, OtherLimit}
 
 // Reason says which rule was broken, how, and what to do.
 type Reason struct {
@@ -268,6 +273,9 @@ func Judge(e Evidence) []Reason {
 	}
 	if e.CapacityInvalid != "" {
 		bad(CapacityInvalid, "the rate is a part of a capacity that is no result: %s", e.CapacityInvalid)
+	}
+	if len(e.OtherImages) > 0 {
+		bad(OtherImages, "the image of %s is another one than in the run's first measurement: figures of two programs are those of none; upgrade nothing meanwhile, and measure again", strings.Join(e.OtherImages, ", "))
 	}
 	if attempts := e.Handshakes + e.Failures; attempts > 0 && float64(e.Failures) > FailureShare*float64(attempts) {
 		bad(TooManyFailures, "%d of %d attempts failed, want at most %s: see the failures by class", e.Failures, attempts, percent(FailureShare))

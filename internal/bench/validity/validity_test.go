@@ -95,6 +95,7 @@ func TestBadMeasurementsAreNone(t *testing.T) {
 		{"generator's machine not looked at", latency, func(e *Evidence) { e.Generator.MachineIdle = nil }, NotObserved, "the load generator's machines were was not observed"},
 		{"generator at its limit", capacity, func(e *Evidence) { e.Generator.Use = share(0.9) }, GeneratorLimited, "the generator used 90 % of the CPU that it may have, want less than 90 %"},
 		{"generator throttled", capacity, func(e *Evidence) { e.Generator.ThrottledPeriods = 1 }, GeneratorLimited, "throttled in 1 of 300 CPU periods"},
+		{"another image", capacity, func(e *Evidence) { e.OtherImages = []string{"haproxy", "k6"} }, OtherImages, "the image of haproxy, k6 is another one than in the run's first measurement"},
 		{"replica observed for a part of the window", capacity, func(e *Evidence) { e.Replicas[1].Observed = 14 * time.Second }, NotObserved, "replica gateway-b was observed for 14s, and the window is of 30s"},
 		{"replica observed for longer than the window", latency, func(e *Evidence) { e.Replicas[1].Observed = 38 * time.Second }, NotObserved, "replica gateway-b was observed for 38s, and the window is of 30s"},
 		{"replica not saturated, by its CPU time", capacity, func(e *Evidence) {

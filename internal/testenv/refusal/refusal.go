@@ -42,7 +42,7 @@ func founded(rule validity.Rule, r report.Repetition, p report.Point) bool {
 	case validity.NoHandshakes:
 		return r.Mean == 0 // of none
 	case validity.NotObserved:
-		return c.Idle == nil || o.GeneratorIdle == nil
+		return c.Idle == nil || o.GeneratorIdle == nil || below(o.LeastSeen, validity.LeastObserved) || o.MostSeen != nil && *o.MostSeen > validity.MostObserved
 	case validity.MachineBusy:
 		return below(c.Idle, validity.LeastIdle)
 	case validity.GeneratorLimited:

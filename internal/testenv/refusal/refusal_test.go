@@ -20,7 +20,7 @@ func saturated(refused ...validity.Rule) report.Point {
 	return report.Point{Mode: "hybrid", Replicas: 1, Capacity: &report.Capacity{
 		Phase:     report.Phase{Valid: len(refused) == 0, Repetitions: []report.Repetition{r}},
 		PerSecond: stats.Estimate{Value: 20, N: 1}, Quota: 0.05, Idle: share(0.8),
-		Observed: report.Observed{Throttled: share(1), GeneratorIdle: share(0.8)},
+		Observed: report.Observed{Throttled: share(1), GeneratorIdle: share(0.8), LeastSeen: share(0.9), MostSeen: share(1.1)},
 	}}
 }
 
@@ -50,6 +50,8 @@ func TestWhatIsRefusedWithCauseIsNot(t *testing.T) {
 	}{
 		"nothing succeeded":             {validity.NoHandshakes, func(p *report.Point) { p.Capacity.Repetitions[0].Mean = 0 }},
 		"the gateway was not observed":  {validity.NotObserved, func(p *report.Point) { p.Capacity.Idle = nil }},
+		"a replica was seen late":       {validity.NotObserved, func(p *report.Point) { p.Capacity.Observed.LeastSeen = share(0.4) }},
+		"a replica was seen for longer": {validity.NotObserved, func(p *report.Point) { p.Capacity.Observed.MostSeen = share(1.3) }},
 		"the clients were not observed": {validity.NotObserved, func(p *report.Point) { p.Capacity.Observed.GeneratorIdle = nil }},
 		"the machine was full":          {validity.MachineBusy, func(p *report.Point) { p.Capacity.Idle = share(0.05) }},
 		"the clients' machine was full": {validity.GeneratorLimited, func(p *report.Point) { p.Capacity.Observed.GeneratorIdle = share(0.05) }},
