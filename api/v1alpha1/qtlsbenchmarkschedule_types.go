@@ -33,6 +33,7 @@ type QTLSBenchmarkSchedule struct {
 }
 
 // QTLSBenchmarkScheduleSpec says what is measured, and when.
+// +kubebuilder:validation:XValidation:rule="!has(self.baseline) || self.baseline != 'Previous' || !has(self.template.spec.load) || !has(self.template.spec.load.repetitions) || self.template.spec.load.repetitions > 1",message="baseline: what Previous compares needs an interval, and that 2 of template.spec.load.repetitions"
 type QTLSBenchmarkScheduleSpec struct {
 	// schedule in the form of cron, as CronJobs have it: five fields, minute, hour,
 	// day of the month, month and day of the week, or @hourly, @daily, @weekly,
@@ -81,8 +82,10 @@ type QTLSBenchmarkScheduleSpec struct {
 	// baseline: None leaves the template's baselineRef. Previous compares each
 	// benchmark with the last one before it whose points are all valid and that has
 	// passed, if it has a condition Passed; so one that is worse does not become the
-	// measure of the next. That one is kept beyond successfulHistoryLimit. Until there
-	// is one, the template's is taken, whose force and tolerance stay.
+	// measure of the next. One that was refused a comparison, for machines, quotas or
+	// load are others, becomes it: what was before tells nothing of them. That one is
+	// kept beyond successfulHistoryLimit. Until there is one, the template's is taken,
+	// whose force and tolerance stay.
 	// +optional
 	// +kubebuilder:default=None
 	Baseline ScheduledBaseline `json:"baseline,omitempty"`

@@ -206,7 +206,7 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 	if _, err := r.authorities(ctx, b); err != nil {
 		return err
 	}
-	if _, err := r.baseline(ctx, b); err != nil {
+	if err := r.comparable(ctx, s); err != nil {
 		return err
 	}
 	if err := r.notTaken(ctx, b, stored(b, "", nil)); err != nil { // where the report will be
@@ -234,6 +234,28 @@ func (r *Reconciler) canBegin(ctx context.Context, s state, replicas int32) erro
 		if err := r.Create(ctx, peer.Deployment(b, gateway, server, r.Settings), client.DryRunAll); apierrors.IsInvalid(err) {
 			return immutable("spec.peers: peer %q: %v", server.Peer.Name, err)
 		}
+	}
+	return nil
+}
+
+// comparable says why a run could not be compared with the baseline that its spec names.
+func (r *Reconciler) comparable(ctx context.Context, s state) error {
+	b := s.benchmark
+	baseline, err := r.baseline(ctx, b)
+	if baseline == nil || err != nil {
+		return err
+	}
+	if err := r.describeHSM(ctx, &s); err != nil {
+		return err
+	}
+	var replicas []int
+	for _, n := range b.Spec.Replicas {
+		replicas = append(replicas, int(n))
+	}
+	// One of a schedule is to begin another level where quotas or load are others.
+	force := b.Spec.BaselineRef.Force || metav1.GetControllerOf(b) != nil
+	if why := baseline.Unfit(head(s), replicas, force); len(why) > 0 {
+		return immutable("spec.baselineRef: no comparison with the report of %q could pass: %s; name another one, measure one with this spec first, or set force where it is quotas or load alone", baseline.Name, strings.Join(why, "; "))
 	}
 	return nil
 }

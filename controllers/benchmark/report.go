@@ -63,6 +63,9 @@ func head(s state) report.Report {
 		}
 		r.Modes = append(r.Modes, mode)
 	}
+	if len(s.inHSM) > 0 && b.Spec.GatewayRef.Use != v1alpha1.BenchmarkUseInPlace {
+		r.Notes = append(r.Notes, fmt.Sprintf("Modes with the key in an HSM had what QTLSGateway %q left them of it: that went on signing there.", b.Spec.GatewayRef.Name))
+	}
 	for _, p := range b.Spec.Peers {
 		for _, mode := range r.Modes[:len(b.Spec.Modes)] {
 			if p.MeasuredIn(mode.Name) {
@@ -345,6 +348,15 @@ func (r *Reconciler) baseline(ctx context.Context, b *v1alpha1.QTLSBenchmark) (*
 	return &parsed, nil
 }
 
+// describeHSM adds which modes are of an HSM, and of which, for a report.
+func (r *Reconciler) describeHSM(ctx context.Context, s *state) (err error) {
+	if s.inHSM, err = r.modesInHSM(ctx, *s); err != nil || len(s.inHSM) == 0 {
+		return err
+	}
+	s.hsm, err = r.hsmOf(ctx, s.source)
+	return err
+}
+
 // modesInHSM are those whose clients are served with a key in an HSM, as far as the
 // listeners still have the certificates that they were measured with.
 func (r *Reconciler) modesInHSM(ctx context.Context, s state) (map[string]bool, error) {
@@ -416,13 +428,8 @@ func (r *Reconciler) writeReport(ctx context.Context, s state) (made *report.Rep
 	if len(s.records) == 0 {
 		return nil, nil, nil
 	}
-	if s.inHSM, err = r.modesInHSM(ctx, s); err != nil {
+	if err := r.describeHSM(ctx, &s); err != nil {
 		return nil, nil, err
-	}
-	if len(s.inHSM) > 0 {
-		if s.hsm, err = r.hsmOf(ctx, s.source); err != nil {
-			return nil, nil, err
-		}
 	}
 	full, err := fullReport(s)
 	if err != nil {

@@ -157,12 +157,14 @@ func (r *ScheduleReconciler) runs(ctx context.Context, s *v1alpha1.QTLSBenchmark
 }
 
 // runOf a benchmark. It may be the measure of others when every point is a result,
-// and it has passed where that was asked.
+// and it has passed where that was asked, or was refused a comparison and nothing else:
+// with other machines, quotas or load another level begins.
 func runOf(b *v1alpha1.QTLSBenchmark, at time.Time) schedule.Run {
 	passed := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionPassed)
 	completed := b.Status.Phase == v1alpha1.BenchmarkCompleted
 	return schedule.Run{Name: b.Name, At: at, Over: b.Status.Phase.Over(), Completed: completed,
-		Good: completed && b.Status.ReportRef != nil && meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionValid) && (passed == nil || passed.Status == metav1.ConditionTrue)}
+		Good: completed && b.Status.ReportRef != nil && meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionValid) &&
+			(passed == nil || passed.Status == metav1.ConditionTrue || passed.Reason == v1alpha1.ReasonRefused)}
 }
 
 func stateOfSchedule(s *v1alpha1.QTLSBenchmarkSchedule, runs []schedule.Run, now time.Time) schedule.State {

@@ -89,12 +89,17 @@ func (n *nightly) names() []string {
 // end a benchmark.
 func (n *nightly) end(name string, phase v1alpha1.BenchmarkPhase, passed metav1.ConditionStatus) {
 	n.t.Helper()
+	n.endFor(name, phase, passed, "Because")
+}
+
+func (n *nightly) endFor(name string, phase v1alpha1.BenchmarkPhase, passed metav1.ConditionStatus, reason string) {
+	n.t.Helper()
 	b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: name}}
 	n.get(b)
 	now := metav1.NewTime(n.clock.Now().Truncate(time.Second))
 	b.Status.Phase, b.Status.CompletionTime, b.Status.ReportRef = phase, &now, &v1alpha1.BenchmarkReportReference{Name: name + "-report"}
 	for kind, status := range map[string]metav1.ConditionStatus{v1alpha1.ConditionValid: "True", v1alpha1.ConditionPassed: passed} {
-		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Because"})
+		meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason})
 	}
 	if err := n.Status().Update(n.t.Context(), b); err != nil {
 		n.t.Fatal(err)
@@ -175,7 +180,7 @@ func TestABenchmarkIsComparedWithTheLastGoodOneOfItsSchedule(t *testing.T) {
 		s.Template.Spec.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "release", Tolerance: ptr.To[int32](3)}
 	})
 	var made []string
-	for night, want := range []string{"release", "0-report", "0-report", "2-report"} {
+	for night, want := range []string{"release", "0-report", "0-report", "2-report", "3-report"} {
 		n.do()
 		b := &v1alpha1.QTLSBenchmark{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: n.schedule.Status.Active}}
 		n.get(b)
@@ -186,11 +191,14 @@ func TestABenchmarkIsComparedWithTheLastGoodOneOfItsSchedule(t *testing.T) {
 		if ref := b.Spec.BaselineRef; ref == nil || ref.Name != want || *ref.Tolerance != 3 {
 			t.Errorf("night %d: %+v, want %s", night, ref, want)
 		}
-		passed := metav1.ConditionTrue
-		if night == 1 { // it was worse
-			passed = metav1.ConditionFalse
+		passed, reason := metav1.ConditionTrue, v1alpha1.ReasonSame
+		switch night {
+		case 1:
+			passed, reason = metav1.ConditionFalse, v1alpha1.ReasonWorse
+		case 3: // of other machines: what was before says nothing of them
+			passed, reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
 		}
-		n.end(b.Name, v1alpha1.BenchmarkCompleted, passed)
+		n.endFor(b.Name, v1alpha1.BenchmarkCompleted, passed, reason)
 		n.tonight()
 	}
 }

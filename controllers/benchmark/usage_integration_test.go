@@ -296,6 +296,34 @@ func TestAPointThatIsObservedToBeTheGatewaysIsAResult(t *testing.T) {
 	if _, r := w.files(b); r.Comparison == nil || r.Comparison.Refused || len(r.Comparison.Rows) == 0 || r.Comparison.Rows[0].Change != report.Same {
 		t.Errorf("%+v", r.Comparison)
 	}
+
+	// One that is known beforehand to have nothing in common with it is not measured.
+	if err := w.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.QTLSBenchmarkSpec)
+		says   string
+	}{
+		"other numbers of replicas": {func(s *v1alpha1.QTLSBenchmarkSpec) { s.Replicas = []int32{1, 2} }, `mode "hybrid" with 2 replicas is not in it`},
+		"another load": {func(s *v1alpha1.QTLSBenchmarkSpec) {
+			s.Replicas, s.Load.VirtualUsersPerReplica = []int32{1}, ptr.To[int32](7)
+		}, "load: "},
+	} {
+		b := w.benchmark(func(s *v1alpha1.QTLSBenchmarkSpec) {
+			c.change(s)
+			s.BaselineRef = &v1alpha1.BenchmarkBaseline{Name: "baseline"}
+		})
+		w.steps(b, toEnd)
+		w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonInvalid, `spec.baselineRef: no comparison with the report of "scaling" could pass: `)
+		w.condition(b, v1alpha1.ConditionFailed, "True", v1alpha1.ReasonInvalid, c.says)
+		if err := w.untouched(); err != nil || b.Status.StartTime != nil {
+			t.Errorf("%s: begun %v, %v", name, b.Status.StartTime, err)
+		}
+		if err := w.Delete(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func cpu(quantity string) corev1.ResourceList {
@@ -478,6 +506,9 @@ func TestAModeIsOfAnHSMWhereTheCertificateThatItGetsIs(t *testing.T) {
 	told := map[string]bool{}
 	for _, m := range r.Modes {
 		told[m.Name] = m.HSM
+	}
+	if len(r.Notes) > 0 {
+		t.Errorf("notes %q: the gateway itself was measured", r.Notes)
 	}
 	if want := map[string]bool{"hybrid": true, "in-secret": false}; !maps.Equal(told, want) {
 		t.Errorf("in an HSM: %v, want %v", told, want)

@@ -118,6 +118,38 @@ func (r *Report) Compare(baseline Report, tolerance float64, force bool) {
 	r.Comparison = c
 }
 
+// Unfit says why a run that is planned could not be compared with the report, nor pass for
+// that, whatever it measures: modes, numbers of replicas, quotas and load are known before,
+// and its machines are not.
+func (r Report) Unfit(planned Report, replicas []int, force bool) []string {
+	var why []string
+	if !force {
+		why = append(why, differencesOfPlans(r, planned)...)
+	}
+	for _, m := range planned.Modes {
+		was, known := r.mode(m.Name)
+		switch {
+		case m.Peer != "":
+		case !known || !r.measures(m.Name):
+			why = append(why, fmt.Sprintf("mode %q is not in it", m.Name))
+		case !sameMode(was, m):
+			why = append(why, fmt.Sprintf("its mode %q is another one: %s, and now %s", m.Name, was.Describe(), m.Describe()))
+		default:
+			for _, n := range replicas {
+				if _, there := r.point(m.Name, n); !there {
+					why = append(why, fmt.Sprintf("mode %q with %d replicas is not in it", m.Name, n))
+				}
+			}
+		}
+	}
+	for _, p := range r.Points {
+		if _, still := planned.mode(p.Mode); !r.ofPeer(p) && (!still || !slices.Contains(replicas, p.Replicas)) {
+			why = append(why, fmt.Sprintf("it has mode %q with %d replicas, which would not be measured", p.Mode, p.Replicas))
+		}
+	}
+	return why
+}
+
 // gone are the modes and the numbers of replicas that the baseline has and the report has
 // not: what is not measured any more may be worse.
 func (r Report) gone(baseline Report) []Row {
@@ -194,12 +226,6 @@ func sameMode(a, b Mode) bool {
 // differences of what figures depend on, and that is not the product.
 func differences(before, now Report) []string {
 	was, is := before.Environment, now.Environment
-	var d []string
-	differ := func(what string, was, is any) {
-		if fmt.Sprint(was) != fmt.Sprint(is) {
-			d = append(d, fmt.Sprintf("%s: %v, and now %v", what, was, is))
-		}
-	}
 	// Machines of one kind are alike, whatever they are called and however many of them
 	// the replicas happened to be on.
 	kinds := func(machines []Machine) string {
@@ -215,11 +241,17 @@ func differences(before, now Report) []string {
 		slices.Sort(all)
 		return strings.Join(slices.Compact(all), ", ")
 	}
-	differ("machines", kinds(was.Machines), kinds(is.Machines))
+	d := differ("machines", kinds(was.Machines), kinds(is.Machines))
 	// A slower client looks like a slower gateway.
 	if len(was.Generators) > 0 && len(is.Generators) > 0 {
-		differ("load generator's machines", kinds(was.Generators), kinds(is.Generators))
+		d = append(d, differ("load generator's machines", kinds(was.Generators), kinds(is.Generators))...)
 	}
+	return append(d, differencesOfPlans(before, now)...)
+}
+
+// differencesOfPlans are those of what is known before anything is measured.
+func differencesOfPlans(before, now Report) []string {
+	was, is := before.Environment, now.Environment
 	quotas := func(e Environment) string {
 		var all []string
 		for _, q := range e.Quotas {
@@ -231,7 +263,7 @@ func differences(before, now Report) []string {
 		slices.Sort(all)
 		return strings.Join(all, ", ")
 	}
-	differ("quotas", quotas(was), quotas(is))
+	d := differ("quotas", quotas(was), quotas(is))
 	if len(was.HSM) > 0 && len(is.HSM) > 0 {
 		members := func(all []HSMMember) string {
 			var text []string
@@ -240,7 +272,7 @@ func differences(before, now Report) []string {
 			}
 			return strings.Join(text, "; ")
 		}
-		differ("HSM", members(was.HSM), members(is.HSM))
+		d = append(d, differ("HSM", members(was.HSM), members(is.HSM))...)
 	}
 	// Longer or more often is more exact, and the same figure. More clients, or a
 	// rate nearer to the capacity, is another one.
@@ -250,8 +282,14 @@ func differences(before, now Report) []string {
 		}
 		return fmt.Sprintf("%d clients for each replica, latency at %d %% of the capacity", l.ClientsPerReplica, l.Percent)
 	}
-	differ("load", load(before.Load), load(now.Load))
-	return d
+	return append(d, differ("load", load(before.Load), load(now.Load))...)
+}
+
+func differ(what, was, is string) []string {
+	if was == is {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %s, and now %s", what, was, is)}
 }
 
 func orNone(limit string) string {

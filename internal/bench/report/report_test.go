@@ -1283,6 +1283,40 @@ func TestAnotherMachineOfTheLoadGeneratorIsNotComparedUnlessForced(t *testing.T)
 	}
 }
 
+// An hour of load would end with a comparison that cannot pass.
+func TestABaselineThatNoRunCouldBeComparedWithIsUnfit(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*Report)
+		replicas []int
+		force    bool
+		want     string
+	}{
+		"the same":                  {func(*Report) {}, []int{1, 2}, false, ""},
+		"another machine, perhaps":  {func(r *Report) { r.Environment.Machines = nil }, []int{1, 2}, false, ""},
+		"another quota":             {func(r *Report) { r.Environment.Quotas = []Quota{{Container: "haproxy", CPU: "1"}} }, []int{1, 2}, false, "quotas: "},
+		"another quota, by force":   {func(r *Report) { r.Environment.Quotas = []Quota{{Container: "haproxy", CPU: "1"}} }, []int{1, 2}, true, ""},
+		"another load":              {func(r *Report) { r.Load = &Load{ClientsPerReplica: 7} }, []int{1, 2}, false, "load: "},
+		"another mode":              {func(r *Report) { r.Modes[0].Name = "other" }, []int{1, 2}, true, `mode "other" is not in it`},
+		"a mode that has changed":   {func(r *Report) { r.Modes[0].Groups = []string{"x25519"} }, []int{1, 2}, true, "is another one: "},
+		"a mode fewer":              {func(r *Report) { r.Modes = nil }, []int{1, 2}, true, "which would not be measured"},
+		"more replicas":             {func(*Report) {}, []int{1, 2, 4}, true, "with 4 replicas is not in it"},
+		"fewer replicas":            {func(*Report) {}, []int{1}, true, "with 2 replicas, which would not be measured"},
+		"another HSM, and the same": {func(r *Report) { r.Environment.HSM = []HSMMember{{Name: "a", Kind: "daemon"}} }, []int{1, 2}, false, ""}, // older ones do not tell
+	} {
+		before := compared(t, 100, 2)
+		two := before.Points[0]
+		two.Replicas = 2
+		before.Points = append(slices.Clone(before.Points[:1]), two)
+		planned := before
+		planned.Points, planned.Modes = nil, slices.Clone(before.Modes)
+		c.change(&planned)
+		why := strings.Join(before.Unfit(planned, c.replicas, c.force), "; ")
+		if (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
+			t.Errorf("%s: %q, want %q", name, why, c.want)
+		}
+	}
+}
+
 // Where the HSM is the limit, its quota is the result.
 func TestAnotherHSMIsNotComparedUnlessForced(t *testing.T) {
 	small, large := []HSMMember{{Name: "a", Kind: "soft token", CPU: "300m", Memory: "512Mi", Sessions: 8}}, []HSMMember{{Name: "a", Kind: "soft token", CPU: "600m", Memory: "512Mi", Sessions: 8}}
