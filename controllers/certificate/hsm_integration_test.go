@@ -394,7 +394,41 @@ func TestAKeyThatOneMemberLacksIsTold(t *testing.T) {
 	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
 }
 
-// So it is where the members have another key under its label.
+// Signatures of a member that has another key under the label fail at the clients, and nobody else would tell why.
+func TestAKeyThatIsAnotherOneInOneMemberIsTold(t *testing.T) {
+	w := newWorld(t)
+	servers := w.withPool("pool", 2)
+	shared := w.key("ML-DSA-65")
+	for _, s := range servers {
+		s.Token.Put(existing, shared, 1)
+	}
+	web := withExisting(inHSM(server("web", "self", "ML-DSA-65"), "pool"), "ML-DSA-65", existing)
+	web.Spec.CommonName = "www.example.com"
+	w.create(selfSigned("self"), web)
+	w.issued(web)
+	w.told()
+	lose(servers[0].Token, existing) // the first that gateways ask
+	servers[0].Token.Put(existing, w.key("ML-DSA-65"), 1)
+	w.pass(web, time.Minute)
+	c := w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonKeyMismatch)
+	if !strings.Contains(c.Message, `of member "hsm-1" is another one than that of member "hsm-0"; destroy one of them, and replicate the other`) || web.Status.Certificates[0].Revision != 1 {
+		t.Errorf("revision %d: %s", web.Status.Certificates[0].Revision, c.Message)
+	}
+	var told []string
+	w.eventually(func() error {
+		told = append(told, w.told()...)
+		if !slices.ContainsFunc(told, func(event string) bool { return strings.HasPrefix(event, "Warning KeyMismatch Ready: ") }) {
+			return fmt.Errorf("events %q", told)
+		}
+		return nil
+	})
+	lose(servers[0].Token, existing)
+	servers[0].Token.Put(existing, shared, 1)
+	w.pass(web, time.Minute)
+	w.condition(web, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+}
+
+// Where all members have another key under its label, the certificate is issued anew.
 func TestAKeyThatIsAnotherOneIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	token := w.withPool("pool", 1)[0].Token

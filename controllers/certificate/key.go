@@ -282,9 +282,9 @@ func (i *issuance) withKey(ctx context.Context, o outcome) outcome {
 	if !ok || o.unusable != "" {
 		return o
 	}
-	lost, lacks := i.lostKey(ctx, reference)
+	lost, doubt := i.lostKey(ctx, reference)
 	if lost == nil {
-		o.lacks = lacks
+		o.doubt = doubt
 		return o
 	}
 	o.unusable, o.cause = lost.Message, cmp.Or(o.cause, reasonKeyLost)
@@ -295,18 +295,26 @@ func (i *issuance) withKey(ctx context.Context, o outcome) outcome {
 }
 
 // lostKey says that no member has a key any more, or that it is another one than
-// the certificate's; and if it is neither, which members lack it. Members that do not
-// answer say nothing against it.
-func (i *issuance) lostKey(ctx context.Context, reference keypair.Reference) (lost *conditions.Problem, lacks string) {
+// the certificate's; and if it is neither, what is wrong with it in some member: that it
+// is not there, is another one, or could leave the token. Members that do not answer say
+// nothing against it.
+func (i *issuance) lostKey(ctx context.Context, reference keypair.Reference) (lost, doubt *conditions.Problem) {
 	key, lacks, err := i.keys().Look(ctx, reference)
-	if p, ok := conditions.AsProblem(err); ok && p.Reason == v1alpha1.ReasonKeyNotFound {
-		return &conditions.Problem{Reason: p.Reason, Message: hsmpool.Absent(reference)}, ""
+	p, isProblem := conditions.AsProblem(err)
+	switch {
+	case isProblem && p.Reason == v1alpha1.ReasonKeyNotFound:
+		return &conditions.Problem{Reason: p.Reason, Message: hsmpool.Absent(reference)}, nil
+	case isProblem && slices.Contains(doubts, p.Reason):
+		return nil, p
+	case err != nil:
+		return nil, nil
+	case !pki.SameKey(key.Public(), i.state.Pair.Chain[0].PublicKey):
+		return &conditions.Problem{Reason: v1alpha1.ReasonKeyMismatch, Message: fmt.Sprintf(
+			"HSMPool %q: key %q is another one than the certificate is for", reference.Pool, reference.Label)}, nil
+	case lacks != "":
+		return nil, &conditions.Problem{Reason: v1alpha1.ReasonKeyNotInEveryMember, Message: lacks}
 	}
-	if err != nil || pki.SameKey(key.Public(), i.state.Pair.Chain[0].PublicKey) {
-		return nil, lacks
-	}
-	return &conditions.Problem{Reason: v1alpha1.ReasonKeyMismatch, Message: fmt.Sprintf(
-		"HSMPool %q: key %q is another one than the certificate is for", reference.Pool, reference.Label)}, ""
+	return nil, nil
 }
 
 func (i *issuance) keys() hsmpool.Keys { return i.r.keys(i.certificate.Namespace) }

@@ -33,10 +33,10 @@ type outcome struct {
 	// renewed is the value of the annotation qtls.dev/renew that it was issued
 	// for.
 	renewed string
-	// inHSM says that the key of the certificate lies in HSMs; lacks which of them do not
-	// have it, while others do.
+	// inHSM says that the key of the certificate lies in HSMs; doubt what is wrong with it
+	// in some of them, while it serves.
 	inHSM bool
-	lacks string
+	doubt *conditions.Problem
 	// err says what is waited for, or what failed.
 	err error
 }
@@ -170,13 +170,16 @@ type verdict struct {
 // one of them is being renewed.
 func readiness(outcomes []outcome) verdict {
 	v := verdict{status: metav1.ConditionTrue, reason: v1alpha1.ReasonIssued}
-	var good, lacking []string
+	var good, doubtful []string
 	var bad []outcome
 	for _, o := range outcomes {
 		if o.unusable == "" {
 			good = append(good, fmt.Sprintf("%s until %s", o.status.Algorithm, stamp(o.status.NotAfter.Time)))
-			if o.lacks != "" {
-				lacking = append(lacking, fmt.Sprintf("%s: %s", o.status.Algorithm, o.lacks))
+			if o.doubt != nil {
+				doubtful = append(doubtful, fmt.Sprintf("%s: %s", o.status.Algorithm, o.doubt.Message))
+				if v.status == metav1.ConditionTrue && severity[o.doubt.Reason] > severity[v.reason] {
+					v.reason = o.doubt.Reason
+				}
 			}
 			continue
 		}
@@ -189,8 +192,8 @@ func readiness(outcomes []outcome) verdict {
 	switch {
 	case len(bad) > 0:
 		v.message = describe(bad)
-	case len(lacking) > 0: // it serves, as long as others have it
-		v.reason, v.message = v1alpha1.ReasonKeyNotInEveryMember, v.message+"; "+strings.Join(lacking, "; ")
+	case len(doubtful) > 0: // it serves, as far as others have the key
+		v.message += "; " + strings.Join(doubtful, "; ")
 	}
 	return v
 }
@@ -242,6 +245,10 @@ var severity = map[string]int{
 	v1alpha1.ReasonSecretInvalid:       failing + 5,
 }
 
+// doubts are what may be wrong with a key in some member of its pool while a certificate
+// serves with it.
+var doubts = []string{v1alpha1.ReasonKeyNotInEveryMember, v1alpha1.ReasonKeyMismatch, v1alpha1.ReasonKeyNotProtected}
+
 func reasonOf(err error) string {
 	if p, ok := conditions.AsProblem(err); ok {
 		return p.Reason
@@ -287,7 +294,7 @@ func (r *Reconciler) report(ctx context.Context, c *v1alpha1.PQCCertificate, aft
 			continue
 		}
 		level := corev1.EventTypeNormal
-		if severity[is.Reason] >= failing || is.Reason == v1alpha1.ReasonKeyNotInEveryMember {
+		if severity[is.Reason] >= failing || slices.Contains(doubts, is.Reason) {
 			level = corev1.EventTypeWarning
 		}
 		r.Recorder.Eventf(c, nil, level, is.Reason, "Reconcile", "%s: %s", kind, conditions.Shorten(is.Message, 900))

@@ -28,10 +28,10 @@ func lacking(algorithm v1alpha1.KeyAlgorithm, err error) outcome {
 	return outcome{status: v1alpha1.IssuedCertificate{Algorithm: algorithm, SecretName: v1alpha1.CertificateSecretName("web", algorithm)}, unusable: "its Secret is not there", underway: 1, err: err}
 }
 
-// lackingIn is the outcome of a certificate whose key not every member has.
-func lackingIn(algorithm v1alpha1.KeyAlgorithm, lacks string) outcome {
+// doubtful is the outcome of a certificate with whose key something is wrong in some member.
+func doubtful(algorithm v1alpha1.KeyAlgorithm, reason, message string) outcome {
 	o := fine(algorithm, time.Hour)
-	o.inHSM, o.lacks = true, lacks
+	o.inHSM, o.doubt = true, &conditions.Problem{Reason: reason, Message: message}
 	return o
 }
 
@@ -61,10 +61,12 @@ func TestConditions(t *testing.T) {
 	}{
 		"all is well": {[]outcome{fine("ML-DSA-65", time.Hour), fine("ECDSA-P256", 2*time.Hour)},
 			"True", "Issued", "False", "Issued", "ML-DSA-65 until 2030-01-02T04:04:05Z, ECDSA-P256 until", "nothing is being issued"},
-		"a member lacks one's key": {[]outcome{fine("ML-DSA-65", time.Hour), lackingIn("ECDSA-P256", "key k is not in b")},
+		"a member lacks one's key": {[]outcome{fine("ML-DSA-65", time.Hour), doubtful("ECDSA-P256", "KeyNotInEveryMember", "key k is not in b")},
 			"True", "KeyNotInEveryMember", "False", "Issued", "issued: ML-DSA-65 until 2030-01-02T04:04:05Z, ECDSA-P256 until 2030-01-02T04:04:05Z; ECDSA-P256: key k is not in b", "nothing is being issued"},
-		"a member lacks one's key, and another is lacking": {[]outcome{lackingIn("ML-DSA-65", "key k is not in b"), lacking("ECDSA-P256", waiting)},
+		"a member lacks one's key, and another is lacking": {[]outcome{doubtful("ML-DSA-65", "KeyNotInEveryMember", "key k is not in b"), lacking("ECDSA-P256", waiting)},
 			"False", "WaitingForApproval", "True", "WaitingForApproval", "ECDSA-P256: its Secret is not there: not approved", "not approved"},
+		"another one in a member is graver": {[]outcome{doubtful("ML-DSA-65", "KeyNotInEveryMember", "key k is not in b"), doubtful("ECDSA-P256", "KeyMismatch", "key l is another one in b")},
+			"True", "KeyMismatch", "False", "Issued", "; ML-DSA-65: key k is not in b; ECDSA-P256: key l is another one in b", "nothing is being issued"},
 		"one is renewed": {[]outcome{renewing("ML-DSA-65", waiting), fine("ECDSA-P256", time.Hour)},
 			"True", "Issued", "True", "WaitingForApproval", "issued: ML-DSA-65", "ML-DSA-65: it is due: not approved"},
 		"one's renewal failed": {[]outcome{renewing("ML-DSA-65", denied), fine("ECDSA-P256", time.Hour)},

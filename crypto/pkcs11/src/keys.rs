@@ -51,11 +51,12 @@ impl Keys {
         Keys { list: Mutex::new(list), file: file.map(Mutex::new) }
     }
 
+    /// A key by its number, one too that is not shown any more: a handshake that has chosen its certificate signs with it yet.
     pub fn get(&self, number: usize) -> Option<Arc<Key>> {
-        lock(&self.list).get(number).filter(|e| e.present).map(|e| e.key.clone())
+        lock(&self.list).get(number).map(|e| e.key.clone())
     }
 
-    /// All of them, with their numbers.
+    /// All that are shown, with their numbers.
     pub fn all(&self) -> Vec<(usize, Arc<Key>)> {
         let list = lock(&self.list);
         list.iter().enumerate().filter(|(_, e)| e.present).map(|(n, e)| (n, e.key.clone())).collect()

@@ -2,7 +2,7 @@
 
 use crate::{
     config::{self, Key, TokenName},
-    spki::{self, LONGEST_SIGNATURE},
+    spki::{self, Kind, LONGEST_SIGNATURE},
     token::{Algorithm, Failure, Found, KeyName, Mechanism, Request, Result, Session, Token, GENERATE_TIME},
 };
 use cryptoki_sys::*;
@@ -587,6 +587,15 @@ fn attribute<T: ?Sized>(type_: CK_ATTRIBUTE_TYPE, value: &T) -> CK_ATTRIBUTE {
     CK_ATTRIBUTE { type_, pValue: (&raw const *value).cast_mut().cast(), ulValueLen: len }
 }
 
+/// What a token is given. Of a digest that is longer than the curve's order ECDSA takes the first bytes (FIPS 186-5, 6.4.1), and
+/// some tokens leave that to who asks.
+fn input(request: &Request) -> &[u8] {
+    match (&request.mechanism, &request.key.public.kind) {
+        (Mechanism::Ecdsa, Kind::Ec { half, .. }) => &request.data[..request.data.len().min(*half)],
+        _ => &request.data,
+    }
+}
+
 impl Session for LibrarySession {
     fn find(&mut self, key: &Key) -> Result<Option<CK_OBJECT_HANDLE>> {
         self.private(&key.name())
@@ -621,7 +630,8 @@ impl Session for LibrarySession {
             }
         }
         call!(self.functions, C_SignInit(self.handle, &mut mechanism, key))?;
-        let (data, data_len) = (request.data.as_ptr().cast_mut(), request.data.len() as CK_ULONG);
+        let data = input(request);
+        let (data, data_len) = (data.as_ptr().cast_mut(), data.len() as CK_ULONG);
         // Room for any signature: with too little of it the operation would not end.
         let mut signature = vec![0; LONGEST_SIGNATURE];
         let mut written = LONGEST_SIGNATURE as CK_ULONG;

@@ -26,9 +26,11 @@ use std::{
 /// How long whoever replaces a connection's files may take from the first to the last.
 const REPLACED: Duration = Duration::from_millis(100);
 
-/// How long nothing may be acknowledged of what was sent: with more than two transmissions lost, the machine is gone, or the way
-/// to it. A machine's kernel acknowledges whatever its hsmd is at: one that waits for a slow token has its whole time-out.
+/// How long nothing may be acknowledged: with more than two transmissions lost, the machine is gone, or the way to it. A
+/// machine's kernel acknowledges whatever its hsmd is at: one that waits for a slow token has its whole time-out. Where nothing
+/// is left to acknowledge, a kernel is asked whether it is there after PROBED.
 const ACKNOWLEDGED: Duration = Duration::from_secs(3);
+const PROBED: Duration = Duration::from_secs(2);
 
 pub struct RemoteToken {
     daemon: Arc<Daemon>,
@@ -72,7 +74,7 @@ impl RemoteToken {
         let addresses: Vec<SocketAddr> = self.daemon.address.to_socket_addrs()?.collect();
         let tcp = connect_any(&addresses, deadline)?;
         tcp.set_nodelay(true)?;
-        acknowledged_within(&tcp, ACKNOWLEDGED)?;
+        watch(&tcp)?;
         Ok(tcp)
     }
 
@@ -81,15 +83,23 @@ impl RemoteToken {
     }
 }
 
-/// Has a connection fail (ETIMEDOUT) when what was sent is not acknowledged for so long: TCP_USER_TIMEOUT, RFC 5482.
-fn acknowledged_within(tcp: &TcpStream, time: Duration) -> io::Result<()> {
-    let milliseconds = time.as_millis() as libc::c_uint;
-    let (value, len) = (&raw const milliseconds, size_of_val(&milliseconds) as libc::socklen_t);
-    // SAFETY: the descriptor is open, and the value has the length that is said.
-    match unsafe { libc::setsockopt(tcp.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, value.cast(), len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+/// Has a connection fail (ETIMEDOUT) when the other machine has acknowledged nothing for ACKNOWLEDGED: neither what was sent
+/// (TCP_USER_TIMEOUT, RFC 5482), nor, where an answer is waited for, that the connection is there (keep-alives, RFC 9293, 3.8.4).
+fn watch(tcp: &TcpStream) -> io::Result<()> {
+    let (time, idle) = (ACKNOWLEDGED.as_millis() as libc::c_int, PROBED.as_secs() as libc::c_int);
+    for (level, option, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, time),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ] {
+        let (value, len) = (&raw const value, size_of_val(&value) as libc::socklen_t);
+        // SAFETY: the descriptor is open, and the value has the length that is said.
+        if unsafe { libc::setsockopt(tcp.as_raw_fd(), level, option, value.cast(), len) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
 }
 
 /// Connects to the first address that answers. Each has its share of the time that is left: one that does not answer, a

@@ -184,6 +184,7 @@ pub fn signable(mechanism: &Mechanism, data: &[u8], kind: &Kind) -> Rv<()> {
         return Err(CKR_DATA_LEN_RANGE);
     }
     match (mechanism, kind) {
+        (Mechanism::Ecdsa, _) if data.is_empty() => Err(CKR_DATA_LEN_RANGE),
         (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) if data.len() < modulus.len() => Err(CKR_DATA_LEN_RANGE),
         (Mechanism::RsaRaw, Kind::Rsa { modulus, .. }) if data >= modulus => Err(CKR_DATA_INVALID),
         (Mechanism::RsaPss { hash, salt, .. }, Kind::Rsa { modulus, .. }) => {

@@ -101,7 +101,8 @@ fn a_key_keeps_its_handle_while_others_come_and_go() {
     let named = |list: &[(usize, &str)]| list.iter().map(|(n, k)| (*n, k.to_string())).collect::<Vec<_>>();
     keys.set(&[pq.clone(), mail.clone()]);
     assert_eq!(handles(&keys), named(&[(1, "mail"), (2, "pq")]));
-    assert_eq!(keys.get(0), None, "the handles of a key that is gone are nobody's");
+    assert_eq!(keys.get(0), Some(web.clone()), "who has found it signs with it yet");
+    assert_eq!(keys.get(3), None);
     // A renewed key may have the label of the one before.
     let renewed = Arc::new(Key { public: mail.public.clone(), ..(*web).clone() });
     keys.set(&[renewed, mail]);
@@ -180,6 +181,7 @@ fn a_token_is_asked_for_what_its_key_can_sign_alone() {
         (pss(CKM_ECDSA, 32), &[1; 32], &rsa, Err(CKR_MECHANISM_PARAM_INVALID)),
         (Mechanism::Ecdsa, &[1; 66], &p256, Ok(())),
         (Mechanism::Ecdsa, &[1; 67], &p256, long),
+        (Mechanism::Ecdsa, &[], &p256, long),
     ] {
         assert_eq!(signable(&mechanism, data, kind), want, "{mechanism:?} of {} bytes", data.len());
     }

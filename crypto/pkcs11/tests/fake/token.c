@@ -464,7 +464,8 @@ static ulong make(session *s, const byte *data, ulong len, byte *out, ulong *roo
         ok = EVP_DigestSignInit_ex(whole, NULL, NULL, NULL, NULL, key, context) == 1 &&
              EVP_DigestSign(whole, made, &n, data, len) == 1;
     } else if (EVP_PKEY_sign_init(ctx) == 1) {
-        if (s->how == CKM_ECDSA) ok = 1;
+        /* Longer than the curve has it some tokens refuse a digest, and OpenSSL cuts it. */
+        if (s->how == CKM_ECDSA) ok = len <= ((size_t)EVP_PKEY_get_bits(key) + 7) / 8;
         if (s->how == CKM_RSA_PKCS) ok = EVP_PKEY_CTX_set_rsa_padding(ctx, RSA_PKCS1_PADDING) == 1;
         if (s->how == CKM_RSA_X_509) ok = EVP_PKEY_CTX_set_rsa_padding(ctx, RSA_NO_PADDING) == 1;
         if (s->how == CKM_RSA_PKCS_PSS)
