@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -242,7 +243,31 @@ func (t trees) writeHSM(tr *tree, more ...*certificate) error {
 	if err := os.MkdirAll(status, 0o700); err != nil {
 		return err
 	}
-	return writeFile(t.path(tr.Name, haproxy.PKCS11File), []byte(pkcs11Config(*tr.Revision.HSM, keys, t.libraries, t.credentials(), status, keyFile)))
+	path, config := t.path(tr.Name, haproxy.PKCS11File), pkcs11Config(*tr.Revision.HSM, keys, t.libraries, t.credentials(), status, keyFile)
+	former, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := writeFile(path, []byte(config)); err != nil {
+		return err
+	}
+	return removeUnnamed(t.path(tr.Name, hsmDir, keysDir), string(former), config)
+}
+
+// removeUnnamed files of a folder: those that none of the configurations names. Keys are
+// renewed for as long as a tree lives, and the folder is in memory.
+func removeUnnamed(folder string, configs ...string) error {
+	files, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range files {
+		named := slices.ContainsFunc(configs, func(config string) bool { return strings.Contains(config, f.Name()) })
+		if !named && !f.IsDir() {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, f.Name())))
+		}
+	}
+	return err
 }
 
 // hsmStatusDir is where processes say how the members are: of each tree its

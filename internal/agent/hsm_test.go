@@ -163,17 +163,31 @@ timeout = 2000ms
 		t.Fatal(err)
 	}
 	holds(want + key(now) + key(next))
-	// What does not come is not among them any more.
+	// What does not come is not among them any more. Its file goes with the next change: the module may be reading the former
+	// configuration yet.
 	if err := in.writeHSM(tr); err != nil {
 		t.Fatal(err)
 	}
 	holds(want + key(now))
+	files := func() int {
+		all, err := os.ReadDir(in.path(tr.Name, "hsm/keys"))
+		if err != nil {
+			t.Error(err)
+		}
+		return len(all)
+	}
+	if n := files(); n != 2 {
+		t.Errorf("%d files of keys, want that of the former configuration, too", n)
+	}
 
 	tr.Revision.HSM.Spread = true
 	if err := in.writeHSM(tr); err != nil {
 		t.Fatal(err)
 	}
 	holds(strings.Replace(want, "order = ordered", "order = spread", 1) + key(now))
+	if n := files(); n != 1 {
+		t.Errorf("%d files of keys: they pile up with every renewal", n)
+	}
 }
 
 // The library and the token are the pod's own; the revision says that there is

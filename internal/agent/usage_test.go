@@ -28,8 +28,9 @@ func TestWithoutHAProxyThereIsNoUsage(t *testing.T) {
 }
 
 const (
-	snmp = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RtoMin MaxConn InSegs OutSegs RetransSegs InErrs\nTcp: 1 200 -1 500 990 10 0\nUdp: InDatagrams\nUdp: 7\n"
-	dev  = "Inter-|   Receive                                                |  Transmit\n" +
+	snmp    = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RtoMin MaxConn InSegs OutSegs RetransSegs InErrs\nTcp: 1 200 -1 500 990 10 0\nUdp: InDatagrams\nUdp: 7\n"
+	netstat = "TcpExt: SyncookiesSent TCPDSACKRecv\nTcpExt: 0 3\n"
+	dev     = "Inter-|   Receive                                                |  Transmit\n" +
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +
 		"    lo:    7777      10    0    0    0     0          0         0     7777      10    0    0    0     0       0          0\n" +
 		"  eth0:  1000      10    0    0    0     0          0         0     3000      20    0    0    0     0       0          0\n" +
@@ -37,17 +38,18 @@ const (
 )
 
 func TestThePodsNetworkIsTCPsAndThatOfItsInterfaces(t *testing.T) {
-	read := func(snmp, dev string) func(string) ([]byte, error) {
+	read := func(snmp, netstat, dev string) func(string) ([]byte, error) {
 		return func(name string) ([]byte, error) {
-			return []byte(map[string]string{"/proc/self/net/snmp": snmp, "/proc/self/net/dev": dev}[name]), nil
+			return []byte(map[string]string{"/proc/self/net/snmp": snmp, "/proc/self/net/netstat": netstat, "/proc/self/net/dev": dev}[name]), nil
 		}
 	}
-	want := dataplane.Network{Segments: 1000, Retransmitted: 10, BytesReceived: 1050, BytesSent: 3060}
-	if n, err := networkOf(read(snmp, dev)); n != want || err != nil {
+	want := dataplane.Network{Segments: 1000, Retransmitted: 7, BytesReceived: 1050, BytesSent: 3060}
+	if n, err := networkOf(read(snmp, netstat, dev)); n != want || err != nil {
 		t.Errorf("%+v, %v, want %+v", n, err, want)
 	}
-	for _, bad := range [][2]string{{"", dev}, {"Tcp: OutSegs\nTcp: 1\n", dev}, {"Tcp: OutSegs RetransSegs\nTcp: 1 x\n", dev}, {snmp, "eth0: 1 2\n"}, {snmp, "eth0: a 2 3 4 5 6 7 8 9\n"}} {
-		if n, err := networkOf(read(bad[0], bad[1])); err == nil {
+	for _, bad := range [][3]string{{"", netstat, dev}, {"Tcp: OutSegs\nTcp: 1\n", netstat, dev}, {"Tcp: OutSegs RetransSegs\nTcp: 1 x\n", netstat, dev}, {snmp, "", dev},
+		{snmp, netstat, "eth0: 1 2\n"}, {snmp, netstat, "eth0: a 2 3 4 5 6 7 8 9\n"}} {
+		if n, err := networkOf(read(bad[0], bad[1], bad[2])); err == nil {
 			t.Errorf("%q is read as %+v", bad, n)
 		}
 	}

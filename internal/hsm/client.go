@@ -161,6 +161,8 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 	if op == opGenerate {
 		timeout = max(timeout, generateTimeout)
 	}
+	// One after the other: to destroy a key waits until another is made.
+	manages := op == opGenerate || op == opRetire
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, timeout)
 	defer cancel()
@@ -170,7 +172,7 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 	}
 	if err != nil {
 		err = c.failed(op, err)
-		if ctx.Err() != nil && caller.Err() == nil && op != opGenerate {
+		if ctx.Err() != nil && caller.Err() == nil && !manages {
 			c.remember(err)
 		}
 		return zero, err

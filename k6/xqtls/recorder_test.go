@@ -280,23 +280,25 @@ func TestARunThatFailedHasNoResult(t *testing.T) {
 }
 
 func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
-	group, stat, snmp := t.TempDir(), filepath.Join(t.TempDir(), "stat"), filepath.Join(t.TempDir(), "snmp")
+	group, kernel := t.TempDir(), t.TempDir()
+	from := files{filepath.Join(kernel, "stat"), filepath.Join(kernel, "snmp"), filepath.Join(kernel, "netstat")}
 	for path, text := range map[string]string{
 		filepath.Join(group, "cpu.stat"):       "usage_usec 5\nuser_usec 4\nnr_periods 70\nnr_throttled 3\nthrottled_usec 9\n",
 		filepath.Join(group, "memory.current"): "10\n",
 		filepath.Join(group, "memory.stat"):    "inactive_file 1\n",
-		stat:                                   "cpu  100 1 50 800 40 2 3 4 60 0\ncpu0 100 1 50 800 40 2 3 4 60 0\nintr 12\n",
-		snmp:                                   "Tcp: OutSegs RetransSegs\nTcp: 990 10\n",
+		from.stat:                              "cpu  100 1 50 800 40 2 3 4 60 0\ncpu0 100 1 50 800 40 2 3 4 60 0\nintr 12\n",
+		from.snmp:                              "Tcp: OutSegs RetransSegs\nTcp: 990 10\n",
+		from.netstat:                           "TcpExt: TCPDSACKRecv\nTcpExt: 3\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first := readCPUTime(group, stat, snmp)
-	if want := (cpuTime{periods: 70, throttled: 3, used: first.used, machine: 1000, idle: 840, tcp: shard.TCP{Segments: 1000, Retransmitted: 10}}); first != want || first.used <= 0 {
+	first := readCPUTime(group, from)
+	if want := (cpuTime{periods: 70, throttled: 3, used: first.used, machine: 1000, idle: 840, tcp: shard.TCP{Segments: 1000, Retransmitted: 7}}); first != want || first.used <= 0 {
 		t.Errorf("got %+v, want %+v", first, want)
 	}
-	if got := readCPUTime(t.TempDir(), group, group); got != (cpuTime{used: got.used}) || got.used < first.used {
+	if got := readCPUTime(t.TempDir(), files{group, group, group}); got != (cpuTime{used: got.used}) || got.used < first.used {
 		t.Errorf("where there is neither: %+v", got)
 	}
 	r := newRecorder(measuring(), shard.Segment{Count: 2})
@@ -310,11 +312,11 @@ func TestWhatTheGeneratorAndItsMachineUseIsRead(t *testing.T) {
 		t.Errorf("got %+v, want %+v; sent %+v", s.CPU, want, s.TCP)
 	}
 	r.cpu[1] = cpuTime{} // nobody has looked yet
-	r.cpu[0] = readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile)
+	r.cpu[0] = readCPUTime(cgroup.Dir, proc)
 	if r.cpu[0].machine == 0 {
 		t.Skip(machine.StatFile + " does not tell the machine's time")
 	}
-	for r.cpu[0].machine == readCPUTime(cgroup.Dir, machine.StatFile, machine.SNMPFile).machine {
+	for r.cpu[0].machine == readCPUTime(cgroup.Dir, proc).machine {
 		time.Sleep(shard.Tick)
 	}
 	if s := measured(t, r); s.CPU.MachineTotal <= 0 || s.CPU.Used < 0 || s.CPU.Periods < 0 {
