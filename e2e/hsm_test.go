@@ -412,7 +412,7 @@ func (x hsmTest) slow() {
 	// take, and the other member signs.
 	x.change(func(p *v1alpha1.HSMPool) {
 		p.Spec.Members = []v1alpha1.HSMMember{x.member("a", portA), x.member("b", portB)}
-		p.Spec.Timeout = &metav1.Duration{Duration: 15 * time.Second}
+		p.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second}
 	})
 	x.hang("a")
 	stop := x.both("one of two members hangs", x.kept)
@@ -422,12 +422,12 @@ func (x hsmTest) slow() {
 	// Both do. Were HAProxy's threads to wait for them, nobody would be served.
 	x.hang("b")
 	losing := x.kept
-	losing.patience = 5 * time.Second
+	losing.patience = 15 * time.Second // a machine that is full stands still for some seconds; members hang for longer
 	kept, soft := x.startLoad(losing, 5, 20), x.startLoad(x.soft, 20, 100)
 	k, s := x.stop(kept), x.stop(soft)
 	result(x.T, "members that hang: with the HSM's key %d of %d failed; with a key in a Secret meanwhile p50 %.1f ms, p99 %.1f ms, %d of %d failed",
 		k.Failed, k.Total, s.HandshakeP50Ms, s.HandshakeP99Ms, s.Failed, s.Total)
-	if s.Failed > 0 || k.Failed == 0 || s.HandshakeP99Ms >= float64(losing.patience.Milliseconds()) {
+	if s.Failed > 0 || k.Failed == 0 || s.HandshakeP50Ms >= 1000 || s.HandshakeP99Ms >= float64(losing.patience.Milliseconds()) {
 		x.Errorf("members that hang: %s\n%s", k, s)
 	}
 	x.goOn("a")

@@ -81,24 +81,22 @@ func (n namespace) daemonPod(pool *v1alpha1.HSMPool, member string) corev1.Pod {
 	return pod
 }
 
-// daemonMetrics is the port of a daemon's metrics.
-const daemonMetrics = 7444
+// daemonMetrics is where a member's daemon has its metrics.
+func (n namespace) daemonMetrics(pool *v1alpha1.HSMPool, member string) string {
+	n.Helper()
+	return join(n.daemonPod(pool, member).Status.PodIP, 7444)
+}
 
 // made is how many signatures a member's daemon has made since it started.
 func (n namespace) made(pool *v1alpha1.HSMPool, member string) float64 {
 	n.Helper()
-	return n.signatures(n.daemonPod(pool, member).Status.PodIP, daemonMetrics)
+	return n.signatures(n.daemonMetrics(pool, member))
 }
 
 // waitMaking waits until a member's daemon makes signatures.
 func (n namespace) waitMaking(pool *v1alpha1.HSMPool, member string) {
 	n.Helper()
-	before := n.made(pool, member)
-	// A connection that was being made to a pod that is gone is given up after the pool's time-out, which is long here.
-	eventually(n.T, forReady, "member "+member+" signs", func(context.Context) (bool, string) {
-		now := n.made(pool, member)
-		return now >= before+10, fmt.Sprintf("%v signatures, %v before", now, before)
-	})
+	n.waitSignatures("member "+member+" signs", forReady, func() string { return n.daemonMetrics(pool, member) })
 }
 
 // A token in software that the operator runs: enough to try it all, and no more.

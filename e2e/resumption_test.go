@@ -321,7 +321,7 @@ func TestResumptionFailover(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
 	r := n.withWeb()
-	const lifetime = 15 * time.Second
+	const lifetime = 40 * time.Second // and the period of the rotations: a store that is away, and then another, makes them late
 	g := n.resumingGateway("web", 2, sessions(lifetime, v1alpha1.TicketStore{Embedded: &v1alpha1.EmbeddedStore{HighAvailability: true}}))
 	waitShared(t, g, forReady)
 	var nodes []string

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -177,32 +178,59 @@ func (v vault) hang(daemon string) { v.control(daemon, "kill -STOP $(cat /contro
 
 func (v vault) goOn(daemon string) { v.control(daemon, "kill -CONT $(cat /control/$0.pid)") }
 
-// signed is how many signatures a daemon has made since it started; 0 while it does not answer.
-func (v vault) signed(daemon string) float64 {
+// metricsOf a daemon.
+func (v vault) metricsOf(daemon string) string {
 	v.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.name, Name: "vault"}}
 	if ok, state := get(v.Context(), pod); !ok {
 		v.Fatal(state)
 	}
-	return v.signatures(pod.Status.PodIP, vaultDaemons[daemon].port+metricsFurther)
+	return join(pod.Status.PodIP, vaultDaemons[daemon].port+metricsFurther)
 }
 
-// signatures that the hsmd with metrics at an address has made since it started; 0 while it does not answer.
-func (n namespace) signatures(ip string, port int32) float64 {
+// signed is how many signatures a daemon has made since it started.
+func (v vault) signed(daemon string) float64 {
+	v.Helper()
+	return v.signatures(v.metricsOf(daemon))
+}
+
+// signatures that the hsmd with metrics at an address has made since it started. It gives who asks two seconds, which a
+// machine that stands still may take.
+func (n namespace) signatures(address string) (made float64) {
 	n.Helper()
-	text, ok := n.scrape(join(ip, port))
+	eventually(n.T, forChange, "the hsmd at "+address+" tells its signatures", func(context.Context) (ok bool, state string) {
+		made, ok, state = n.signaturesNow(address)
+		return ok, state
+	})
+	return made
+}
+
+func (n namespace) signaturesNow(address string) (made float64, ok bool, state string) {
+	n.Helper()
+	text, ok := n.scrape(address)
 	if !ok {
-		return 0
+		return 0, false, text
 	}
-	return n.sum(text, "qtls_hsmd_requests_total", `operation="sign"`, `result="ok"`)
+	return n.sum(text, "qtls_hsmd_requests_total", `operation="sign"`, `result="ok"`), true, ""
 }
 
 // waitSigning waits until a daemon makes signatures.
 func (v vault) waitSigning(daemon string) {
 	v.Helper()
-	before := v.signed(daemon)
-	eventually(v.T, forChange, "hsmd "+daemon+" signs", func(context.Context) (bool, string) {
-		now := v.signed(daemon)
+	v.waitSignatures("hsmd "+daemon+" signs", forChange, func() string { return v.metricsOf(daemon) })
+}
+
+// waitSignatures waits until the hsmd with metrics at an address, which may be another one's from one look to the next, has
+// made ten since it was first looked at, or started.
+func (n namespace) waitSignatures(what string, limit time.Duration, address func() string) {
+	n.Helper()
+	before := math.Inf(1)
+	eventually(n.T, limit, what, func(context.Context) (bool, string) {
+		now, ok, state := n.signaturesNow(address())
+		if !ok {
+			return false, state
+		}
+		before = min(before, now)
 		return now >= before+10, fmt.Sprintf("%v signatures, %v before", now, before)
 	})
 }
