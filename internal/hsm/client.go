@@ -31,6 +31,9 @@ const (
 	// key at a time, each within 300 s, and begins none after it has waited for
 	// as long (crypto/hsmd/src/work.rs).
 	generateTimeout = 2*300*time.Second + writeTimeout
+	// findTimeout is how long a search may take: whoever looks for keys of several
+	// pools does not wait for one that hangs as long as its signatures may take.
+	findTimeout = 10 * time.Second
 	// hungFor is how long one that gave no answer in time is not asked again: about
 	// as long as until its pool asks for its status.
 	hungFor = 10 * time.Second
@@ -158,8 +161,11 @@ func ask[T any](ctx context.Context, c *Client, op operation, body []byte, unmar
 		return zero, err
 	}
 	timeout := c.timeout
-	if op == opGenerate {
+	switch op {
+	case opGenerate:
 		timeout = max(timeout, generateTimeout)
+	case opFind:
+		timeout = min(timeout, findTimeout)
 	}
 	// One after the other: to destroy a key waits until another is made.
 	manages := op == opGenerate || op == opRetire
