@@ -42,7 +42,9 @@ func (n namespace) benchmarked() *v1alpha1.QTLSGateway {
 		certificate("web", dual, "web.example"))
 	g := gateway("web", https("web", 443, "web.example"))
 	g.Spec.Replicas = ptr.To[int32](2)
-	g.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: wholeCPUs}} // all that there is
+	g.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}, Limits: corev1.ResourceList{corev1.ResourceCPU: wholeCPUs},
+	}
 	n.startEcho("echo", 1, "")
 	n.create(g)
 	waitReady(n.T, g, forReady)
