@@ -271,8 +271,9 @@ func TestPodsMeasureTheLatencyAtARate(t *testing.T) {
 	s := startServer(t)
 	l := measuring(s)
 	l.Phase, l.Rate, l.VUs, l.Operation, l.Path, l.Size = load.Latency, 40, 20, load.Transfer, "/", 1024
+	l.Window = 15 * time.Second // a machine may stand still for most of it
 	got := measureWith(t, l)[0]
-	// 120 are due in the window; a busy machine may run them later, or drop them.
+	// 600 are due in the window; a busy machine may run them later, or drop them.
 	if n := got.Iterations; n == 0 || got.StartLag.Count() != n {
 		t.Errorf("%d iterations with %d lags, %d dropped", n, got.StartLag.Count(), got.Dropped)
 	}
@@ -293,6 +294,7 @@ func TestIterationsThatFindNoVirtualUserAreDropped(t *testing.T) {
 	s := startServer(t)
 	asked := measuring(s)
 	asked.Phase, asked.Rate, asked.VUs, asked.Client.Port, asked.Client.Timeout = load.Latency, 100, 1, l.Addr().(*net.TCPAddr).Port, "200ms"
+	asked.Window = 15 * time.Second // a machine may stand still for most of it
 	got := measureWith(t, asked)[0]
 	if got.Dropped == 0 || got.Failures[shard.Timeout] == 0 || len(got.Handshakes) > 0 {
 		t.Errorf("%d dropped, failures %v, handshakes %v", got.Dropped, got.Failures, got.Handshakes)

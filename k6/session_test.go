@@ -104,7 +104,7 @@ func TestASessionSamplesAGateway(t *testing.T) {
 	server := haproxytest.Start(t, c, "curves X25519MLKEM768")
 	file := filepath.Join(t.TempDir(), "sessions")
 	s := startSession(t, []string{"QTLS_SESSION_CA=" + c.PEM}, "--host=127.0.0.1", "--port="+strconv.Itoa(server.Port), "--sni=server.example",
-		"--groups=X25519MLKEM768", "--signature-algorithms=mldsa65", "--interval=20ms", "--every=500ms", "--file="+file, "--metrics=127.0.0.1:0")
+		"--groups=X25519MLKEM768", "--signature-algorithms=mldsa65", "--timeout=1m", "--interval=20ms", "--every=500ms", "--file="+file, "--metrics=127.0.0.1:0")
 	url, found := strings.CutPrefix(s.line(), "metrics: ")
 	if !found {
 		t.Fatalf("it does not say where metrics are: %q", url)
@@ -212,7 +212,7 @@ func TestASessionGoesOnWithoutItsPeer(t *testing.T) {
 	}()
 	file := filepath.Join(t.TempDir(), "sessions")
 	s := startSession(t, nil, "--host=127.0.0.1", "--port="+strconv.Itoa(l.Addr().(*net.TCPAddr).Port), "--sni=server.example", "--ca="+c.File,
-		"--interval=10ms", "--every=200ms", "--path=", "--file="+file)
+		"--timeout=1m", "--interval=10ms", "--every=200ms", "--path=", "--file="+file)
 	line := s.line()
 	for !strings.Contains(line, "failed") {
 		line = s.line()
@@ -254,7 +254,7 @@ func TestASessionOfSomeTimeEndsByItself(t *testing.T) {
 	t.Parallel() // it waits, mostly
 	s := startServer(t)
 	out, log, err := program(t, nil, "session", "--host=127.0.0.1", "--port="+strconv.Itoa(s.port), "--sni=server.example", "--ca="+s.ca,
-		"--path=/missing", "--status=404", "--resumption", "--interval=50ms", "--duration=300ms")
+		"--path=/missing", "--status=404", "--resumption", "--timeout=1m", "--interval=50ms", "--duration=300ms")
 	if err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, "p99") || strings.Contains(out, "failed") {
 		t.Errorf("%v: %q\n%s", err, out, log)
 	}
@@ -266,7 +266,7 @@ func TestASessionEndsWithoutASummaryOfNothing(t *testing.T) {
 	s := startServer(t)
 	for range 5 {
 		out, log, err := program(t, nil, "session", "--host=127.0.0.1", "--port="+strconv.Itoa(s.port), "--sni=server.example", "--ca="+s.ca,
-			"--interval=1m", "--every=1s", "--duration=1s")
+			"--timeout=1m", "--interval=1m", "--every=1s", "--duration=1s")
 		if err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, "p99") {
 			t.Errorf("%v: %q\n%s", err, out, log)
 		}
@@ -287,7 +287,7 @@ func TestASessionHasACertificateOfItsOwnAndVersionsOfTLS(t *testing.T) {
 		"no certificate, as by default": {versions, false},
 	} {
 		out, log, err := program(t, nil, append([]string{"session", "--host=127.0.0.1", "--port=" + strconv.Itoa(server.Port), "--sni=server.example", "--ca=" + c.File,
-			"--interval=50ms", "--duration=300ms"}, test.args...)...)
+			"--timeout=1m", "--interval=50ms", "--duration=300ms"}, test.args...)...)
 		if err != nil || strings.Contains(out, "p99") != test.serves || strings.Contains(out, "failed") == test.serves {
 			t.Errorf("%s: %v: %q\n%s", name, err, out, log)
 		}

@@ -307,6 +307,7 @@ func TestASilentServerIsUnreachable(t *testing.T) {
 // However many ask an hsmd that hangs, that costs one time-out, until it says how it
 // is.
 func TestAnHSMDThatHangsIsAskedOnce(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	a := hsmtest.NewAuthority(t)
 	s := hsmtest.Serve(t, a)
 	var asked atomic.Int64
@@ -322,7 +323,7 @@ func TestAnHSMDThatHangsIsAskedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := hsm.New(s.Address, config, time.Second)
+	c := hsm.New(s.Address, config, 10*time.Second) // for the last answer, too, and a machine may stand still: no search has longer
 	t.Cleanup(c.Close)
 	ctx, key := patient(t), hsm.Key{Label: "web"}
 	answers := func() {
@@ -379,6 +380,27 @@ func TestWhoGivesUpSoonerSaysNothingOfTheHSMD(t *testing.T) {
 	hanging.Store(false)
 	if _, err := c.Find(patient(t), hsm.Key{Label: "web"}); hsm.CodeOf(err) != hsm.KeyHandleInvalid {
 		t.Errorf("another: %v", err)
+	}
+}
+
+// A key that is destroyed waits until another one is made, which takes minutes: that is no hang, and others are answered.
+func TestADestructionThatWaitsIsNoHang(t *testing.T) {
+	t.Parallel() // it waits, mostly
+	a := hsmtest.NewAuthority(t)
+	s := hsmtest.Serve(t, a)
+	s.Intercept = func(_ net.Conn, operation byte, _ []byte) (*hsmtest.Answer, bool) { return nil, operation == 5 }
+	config, err := credentials(t, a, hsmtest.ClientName).Config(hsmtest.ServerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := hsm.New(s.Address, config, 10*time.Second)
+	t.Cleanup(c.Close)
+	key := hsm.Key{Label: "web"}
+	if err := c.Retire(patient(t), key); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("it waits: %v", err)
+	}
+	if _, err := c.Find(patient(t), key); hsm.CodeOf(err) != hsm.KeyHandleInvalid {
+		t.Errorf("who asks for a key meanwhile: %v", err)
 	}
 }
 

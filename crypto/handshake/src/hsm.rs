@@ -14,7 +14,7 @@ use crate::{
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -167,18 +167,18 @@ fn count(client: &Client, address: SocketAddr, clients: usize, handshakes: usize
     })
 }
 
-/// As many handshakes as there are in a time.
+/// As many handshakes as there are in a time; one at least, on a machine that stands still for as long.
 fn press(client: &Client, address: SocketAddr, time: Duration) -> Tally {
-    let end = Instant::now() + time;
-    load(MANY, || (Instant::now() < end).then(|| client.handshake(address)))
+    let (end, first) = (Instant::now() + time, AtomicBool::new(true));
+    load(MANY, || (first.swap(false, Relaxed) || Instant::now() < end).then(|| client.handshake(address)))
 }
 
-/// Handshakes at their times, if those before are over by then.
+/// Handshakes at their times, if those before are over by then; one at least.
 fn pace(client: &Client, address: SocketAddr, time: Duration) -> Tally {
     let (start, turn) = (Instant::now(), AtomicU32::new(0));
     load(OTHERS, || {
         let at = PACE * turn.fetch_add(1, Relaxed);
-        if at >= time || start.elapsed() >= time {
+        if !at.is_zero() && (at >= time || start.elapsed() >= time) {
             return None;
         }
         thread::sleep(at.saturating_sub(start.elapsed()));
@@ -186,9 +186,13 @@ fn pace(client: &Client, address: SocketAddr, time: Duration) -> Tally {
     })
 }
 
-/// The quotients of two rows, round by round.
-fn ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().zip(b).map(|(a, b)| a / b).collect()
+/// The quotients of two rows, round by round, if there are any: a row without a handshake has none.
+fn compared(a: &[f64], b: &[f64], digits: usize) -> String {
+    let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+    match ratios.is_empty() {
+        true => "-".into(),
+        false => format!("{:.digits$}", spread(&ratios)),
+    }
 }
 
 pub fn run(rounds: usize, handshakes: usize, seconds: usize) -> Result<()> {
@@ -284,10 +288,9 @@ fn cost(dir: &Path, parts: &Parts, rounds: usize, handshakes: usize) -> Result<V
         if row.name.ends_with(DIRECTLY) {
             direct.clone_from(&row.seen.cpu);
         }
-        let ratios = ratios(&row.seen.cpu, &direct);
-        let compared = match row.name.ends_with(SOFTWARE) || ratios.is_empty() {
+        let compared = match row.name.ends_with(SOFTWARE) {
             true => "-".into(),
-            false => format!("{:.2}", spread(&ratios)),
+            false => compared(&row.seen.cpu, &direct, 2),
         };
         println!(
             "{:<33} {:>18} {:>21} {:>7.2} {:>21}   {compared:<20} {}",
@@ -378,7 +381,7 @@ fn slow(dir: &Path, parts: &Parts, rounds: usize, time: Duration) -> Result<Vec<
             "{:<33} {:>18} {:>21} {:>21} {:>8.1} {:>21} {:>8.1}   {}",
             row.name,
             format!("{:.0}", spread(&row.seen.rate)),
-            format!("{:.1}", spread(&ratios(&row.seen.rate, &blocked))),
+            compared(&row.seen.rate, &blocked, 1),
             format!("{:.1}", spread(&row.seen.median)),
             row.seen.p99(),
             format!("{:.1}", spread(&row.others.median)),
@@ -432,7 +435,7 @@ fn threads(dir: &Path, parts: &Parts, rounds: usize, time: Duration) -> Result<V
             "{:<33} {:>18} {:>21} {:>21} {:>8.1} {:>21}   {}",
             row.name,
             format!("{:.0}", spread(&row.seen.rate)),
-            format!("{:.2}", spread(&ratios(&row.seen.rate, &one))),
+            compared(&row.seen.rate, &one, 2),
             format!("{:.1}", spread(&row.seen.median)),
             row.seen.p99(),
             format!("{:.0}", spread(&row.seen.cpu)),

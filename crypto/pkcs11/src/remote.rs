@@ -306,8 +306,16 @@ mod tests {
         let second = Duration::from_secs(1);
         let queue: Vec<_> = (0..16).map_while(|_| TcpStream::connect_timeout(&silent, second).ok()).collect();
         assert!((1..16).contains(&queue.len()), "{} in the queue", queue.len());
-        let tcp = connect_any(&[silent, live], Instant::now() + 6 * second).expect("the second one answers");
-        assert_eq!(tcp.peer_addr().unwrap(), live);
+        // No more time than one address may have at most. A machine that stands still may take the second one's share: then once
+        // more.
+        let reached = (0..5).find_map(|_| {
+            let start = Instant::now();
+            match connect_any(&[silent, live], start + ACKNOWLEDGED) {
+                Err(e) if e.kind() == io::ErrorKind::TimedOut && start.elapsed() >= ACKNOWLEDGED => None,
+                other => Some(other.expect("the second one answers")),
+            }
+        });
+        assert_eq!(reached.expect("there is time for the second one").peer_addr().unwrap(), live);
         let none = connect_any(&[silent, silent], Instant::now() + second).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::TimedOut);
         let long = Instant::now() + 1000 * second;

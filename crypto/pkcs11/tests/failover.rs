@@ -464,7 +464,14 @@ fn a_child_process_signs_with_a_library_that_was_initialised_before() {
     let module = slot.start();
     until_it_signs(&module, token);
     until("all sessions are open", || token.open.load(SeqCst) == 4);
-    thread::sleep(Duration::from_millis(200)); // nobody is in the library: locks of it would stay locked in the child
+    // Nobody is in the library, also on a machine that stood still: locks of it would stay locked in the child.
+    thread::sleep(Duration::from_millis(200));
+    until("all calls are over", || {
+        let t = token;
+        let (session, key) = ([&t.open_session, &t.close_session, &t.get_session_info, &t.login], &t.find_objects);
+        let calls = [&t.initialize, &t.finalize, &t.get_slot_list, &t.get_token_info, key, &t.sign_init, &t.sign];
+        calls.iter().chain(&session).all(|call| call.inside.load(SeqCst) == 0)
+    });
     let (made, loaded) = (token.signatures(), token.initialize.calls.load(SeqCst));
     let key = module.find(module.session(), CKO_PRIVATE_KEY, "p256")[0]; // handles are the same in all processes
     let path = std::ffi::CString::new(format!("config={}/qtls.conf", slot.dir.display())).unwrap();
@@ -572,7 +579,8 @@ fn the_end_of_a_program_waits_for_a_call_that_hangs_once() {
         .spawn()
         .unwrap();
     let mut input = program.stdin.take().unwrap();
-    until("it is initialised again and again", || a.initialize.calls.load(SeqCst) > 20);
+    // Waiting a second for each would take longer than a slow machine does.
+    until("it is initialised again and again", || a.initialize.calls.load(SeqCst) > 120);
     a.put_back();
     a.sign.hang.store(1, SeqCst);
     until("it hangs", || {
@@ -583,7 +591,7 @@ fn the_end_of_a_program_waits_for_a_call_that_hangs_once() {
     drop(input);
     let start = Instant::now();
     assert!(program.wait().unwrap().success());
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -515,12 +515,29 @@ impl Daemon {
     }
 
     pub fn get(&self, path: &str) -> String {
-        let mut tcp = TcpStream::connect(self.metrics).unwrap();
-        tcp.set_read_timeout(Some(GUARD)).unwrap();
-        tcp.write_all(format!("GET {path} HTTP/1.1\r\nHost: hsmd\r\n\r\n").as_bytes()).unwrap();
-        let mut text = String::new();
-        tcp.read_to_string(&mut text).unwrap();
-        text
+        let once = || -> io::Result<String> {
+            let mut tcp = TcpStream::connect(self.metrics)?;
+            tcp.set_read_timeout(Some(GUARD))?;
+            tcp.write_all(format!("GET {path} HTTP/1.1\r\nHost: hsmd\r\n\r\n").as_bytes())?;
+            let mut text = String::new();
+            tcp.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let whole = |text: &str| {
+            let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+            let length = head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+            length == Some(body.len())
+        };
+        // It has 2 s for each, and a machine may stand still for longer: then it is asked again. Sooner, or each time, it is
+        // the daemon's fault.
+        for _ in 0..10 {
+            let start = Instant::now();
+            match once() {
+                Ok(text) if whole(&text) => return text,
+                other => assert!(start.elapsed() >= Duration::from_secs(2), "{path}: {other:?}"),
+            }
+        }
+        panic!("{path}: ten times no answer");
     }
 
     pub fn metric(&self, name: &str) -> u64 {

@@ -254,14 +254,14 @@ fn where_pauses_are_forbidden_the_thread_waits_and_does_not_spin() {
         (openssl().unblock_pause)();
     };
     std::thread::scope(|scope| {
+        let before = (Instant::now(), processor_time()); // it may take long until this thread goes on
         scope.spawn(|| {
             std::thread::sleep(WAITS);
             two.a.hangs.store(false, SeqCst);
         });
-        let before = (Instant::now(), processor_time());
         assert_eq!(Job::start(&connection, &body).code, FINISHED);
         let (waited, worked) = (before.0.elapsed(), processor_time() - before.1);
-        assert!(waited >= WAITS / 2 && worked < waited / 10, "{worked:?} of {waited:?} it had a processor");
+        assert!(waited >= WAITS && worked < waited / 10, "{worked:?} of {waited:?} it had a processor");
     });
 }
 

@@ -252,6 +252,15 @@ impl Two {
         }
     }
 
+    /// Has the impatient member alone make one, for a minute: a machine may stand still for longer than its time-out.
+    fn a_signs(&self) {
+        let (to, told) = mpsc::channel();
+        let request = Request { key: config().keys[0].clone(), mechanism: Mechanism::Ecdsa, data: vec![1; 32] };
+        let start = Instant::now() + Duration::from_secs(60);
+        self.pool.members()[0].sign_for(Arc::new(request), PEER, start, Box::new(Told(to)));
+        assert_eq!(told.recv().unwrap(), Ok(vec![7; 64]));
+    }
+
     pub fn signed(&self) -> (usize, usize) {
         (self.a.signed.load(SeqCst), self.b.signed.load(SeqCst))
     }
@@ -606,8 +615,8 @@ fn a_member_is_up_again_though_the_first_that_tried_it_hangs() {
     until("it hangs", || two.a.opens_hanging.load(SeqCst) == 1);
     two.a.gone.store(false, SeqCst);
     two.await_states(State::Up, State::Up);
-    two.sign().unwrap();
-    assert_eq!(two.signed().0, 1);
+    two.a_signs();
+    assert_eq!(two.signed(), (1, 0));
 }
 
 /// Without it the member would be lost until the end of the program.
@@ -622,9 +631,8 @@ fn where_call_after_call_hangs_a_session_is_left_for_who_asks() {
     assert_eq!(two.a.opens_hanging.load(SeqCst), 2);
     two.a.opens_to_hang.store(0, SeqCst);
     two.a.gone.store(false, SeqCst);
-    two.b.gone.store(true, SeqCst);
-    two.sign().unwrap();
-    assert_eq!(two.signed().0, 1);
+    two.a_signs();
+    assert_eq!(two.signed(), (1, 0));
 }
 
 /// A library may do one thing at a time, and a key take it long.
@@ -661,7 +669,7 @@ fn a_member_that_has_yet_to_begin_is_waited_for_and_does_not_refuse_at_once() {
     assert_eq!(two.pool.observer()()[0].last_error, "no answer in 1000 ms: CKR_DEVICE_ERROR (0x30)");
     two.a.hangs_in_open.store(false, SeqCst);
     two.await_states(State::Up, State::Down);
-    two.sign().unwrap();
+    two.a_signs();
 }
 
 #[test]
