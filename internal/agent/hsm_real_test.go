@@ -410,7 +410,7 @@ func TestKeysInAnHSMRotateWithoutAReload(t *testing.T) {
 		}
 	}
 	load.end(t, "10 rotations of keys in an HSM")
-	if s, _ := v.getStatus(0, 0); s.Reloads != 0 {
+	if s := v.look(); s.Reloads != 0 {
 		t.Errorf("%d reloads", s.Reloads)
 	}
 	// A reload reads the files: they have the last keys too.
@@ -438,7 +438,7 @@ func TestAKeyReplacedUnderItsLabel(t *testing.T) {
 	if _, _, err := pq.get("/"); err == nil {
 		t.Error("a key that was destroyed serves")
 	}
-	if s, _ := v.getStatus(0, 0); s.Reloads != 0 {
+	if s := v.look(); s.Reloads != 0 {
 		t.Errorf("%d reloads before there is another key", s.Reloads)
 	}
 	before := v.signatures()
@@ -528,7 +528,7 @@ func TestALibraryInThePodSigns(t *testing.T) {
 		v.statusIs("the new certificate", v.served)
 		v.serves("the new certificate", c, name)
 	}
-	if s, _ := v.getStatus(0, 0); s.Reloads != 0 {
+	if s := v.look(); s.Reloads != 0 {
 		t.Errorf("%d reloads for new keys", s.Reloads)
 	}
 

@@ -319,6 +319,17 @@ func (p *pod) getStatus(after uint64, wait time.Duration) (dataplane.Status, err
 	return s, json.NewDecoder(response.Body).Decode(&s)
 }
 
+// look at the status once. A busy agent may let go of who asks: its TLS handshakes
+// have 5 seconds.
+func (p *pod) look() (s dataplane.Status) {
+	p.t.Helper()
+	p.eventually("the agent tells its status", func() (err error) {
+		s, err = p.getStatus(0, 0)
+		return err
+	})
+	return s
+}
+
 // statusIs waits until the status is as wanted, by the long poll.
 func (p *pod) statusIs(what string, good func(dataplane.Status) bool) dataplane.Status {
 	p.t.Helper()
@@ -412,12 +423,17 @@ func newMutualTLS(t *testing.T) mutualTLS {
 	}
 }
 
+// asleep is how many requests servers behind gateways sleep over.
+var asleep atomic.Int64
+
 // backend is a server behind the gateway. It answers with its name.
 func backend(t *testing.T, name string) dataplane.Endpoint {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("sleep")); err == nil {
+			asleep.Add(1)
 			time.Sleep(d)
+			asleep.Add(-1)
 		}
 		fmt.Fprint(w, name)
 	}))

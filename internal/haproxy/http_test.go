@@ -513,9 +513,9 @@ func TestARenewedTicketEndsWithTheFirst(t *testing.T) {
 		p.write(filepath.Join("rev-1", TicketFile("web")), ring.File())
 		p.reload()
 	}
-	rotate()
-	start := time.Now()
-	caches := map[uint16]tls.ClientSessionCache{tls.VersionTLS12: tls.NewLRUClientSessionCache(1), tls.VersionTLS13: tls.NewLRUClientSessionCache(1)}
+	var start time.Time
+	over := func() bool { return time.Since(start) >= lifetime-time.Second } // tickets count in seconds
+	var caches map[uint16]tls.ClientSessionCache
 	visit := func(want bool) {
 		t.Helper()
 		for version, cache := range caches {
@@ -529,18 +529,31 @@ func TestARenewedTicketEndsWithTheFirst(t *testing.T) {
 			_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
 			_, _ = io.ReadAll(conn) // the tickets come before the answer
 			conn.Close()
-			if got := conn.ConnectionState().DidResume; got != want {
+			if got := conn.ConnectionState().DidResume; got != want && !(want && over()) {
 				t.Errorf("%s: resumed %v, want %v", tls.VersionName(version), got, want)
 			}
 		}
 	}
-	visit(false)
-	for range 2 { // a ring has one key that is older than that of new tickets
+	const most = 5
+	for n := range most {
 		rotate()
-		visit(true)
+		caches = map[uint16]tls.ClientSessionCache{tls.VersionTLS12: tls.NewLRUClientSessionCache(1), tls.VersionTLS13: tls.NewLRUClientSessionCache(1)}
+		start = time.Now()
+		visit(false)
+		issued := time.Now()
+		for range 2 { // a ring has one key that is older than that of new tickets
+			rotate()
+			visit(true)
+		}
+		if over() {
+			t.Logf("try %d of %d tells nothing: the tickets ended before the last visit", n+1, most)
+			continue
+		}
+		time.Sleep(time.Until(issued.Add(lifetime + 2*time.Second)))
+		visit(false)
+		return
 	}
-	time.Sleep(time.Until(start.Add(lifetime + 2*time.Second)))
-	visit(false)
+	t.Errorf("none of %d tries tells anything", most)
 }
 
 func TestAGatewayServesWhereThereIsNoIPv6(t *testing.T) {

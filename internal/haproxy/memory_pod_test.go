@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,13 @@ func TestConnectionsAreLeftForThoseThatAreHandedOn(t *testing.T) {
 	p := newPod(t)
 	p.limit = Descriptors(0)
 	p.environment = SelectionEnvironment(p.limit)
+	p.change = func(config string) string { // their handshakes are all under way at once
+		const usual, here = "timeout client-hs 10s", "timeout client-hs 10m"
+		if !strings.Contains(config, usual) {
+			t.Fatalf("no %q in:\n%s", usual, config)
+		}
+		return strings.ReplaceAll(config, usual, here)
+	}
 	ecdsa := p.certificate(newIssuer(t, "ECDSA-P256"), "ECDSA-P256", anyScheme, host)
 	listener := func(name string, hostnames ...model.Hostname) model.Listener {
 		return with(https(name, hostnames, ecdsa), func(l *model.Listener) { l.Backends = []model.Backend{{Group: "mirror:1", Weight: 1}} })
