@@ -220,7 +220,11 @@ func ofServerCPU(f found) (string, string) {
 	if !ok || p.Capacity == nil || p.Capacity.ServerCPU == nil {
 		return "", notMeasured
 	}
-	return validOr(p.Capacity.Valid, withInterval(*p.Capacity.ServerCPU, seconds))
+	text := withInterval(*p.Capacity.ServerCPU, seconds)
+	if f.mode.HSM && p.Capacity.Observed.LeastSeen == nil { // older reports have HAProxy's threads alone
+		text = "at least " + text
+	}
+	return validOr(p.Capacity.Valid, text)
 }
 
 // resumedToFull is the ratio of the handshakes per second, with one replica and in
@@ -280,7 +284,7 @@ func Reference(sources []Source) string {
 
 <!-- Made by go run ./hack/reference (make generate) of docs/benchmarks/*/report.json: do not edit. -->
 
-What is asked of a gateway first: how it scales from 1 to 16 servers, what hybrid, HSM, classical and purely post-quantum handshakes take, what resumption saves, and what data of several sizes takes. A cell is filled where a committed report has a valid point for it, with the interval at 95 % and the number of the report: one report for each column of the first table, and one for all of the second, those with most results, beside which others may have measured more; "measured, and no result" is a point that broke a rule of [how it is measured](method.md), a percentile of "too few handshakes" has less than 100 beyond it, and "not measured" is what it says. Figures belong to the machine and the quotas that the report names: compare ratios, and measure on your own.
+What is asked of a gateway first: how it scales from 1 to 16 servers, what hybrid, HSM, classical and purely post-quantum handshakes take, what resumption saves, and what data of several sizes takes. A cell is filled where a committed report has a valid point for it, with the interval at 95 % and the number of the report: one report for each column of the first table, and one for all of the second, those with most results, beside which others may have measured more; "measured, and no result" is a point that broke a rule of [how it is measured](method.md), a percentile of "too few handshakes" has less than 100 beyond it, and "not measured" is what it says. CPU of "at least" so much is without the threads of the library that speaks to the HSM. Figures belong to the machine and the quotas that the report names: compare ratios, and measure on your own.
 
 `)
 	table([]string{"kind", "what it is"}, rowsOf(referenceKinds, func(k referenceKind) []string { return []string{k.name, k.meaning} }))

@@ -70,6 +70,26 @@ func TestTheReferencePageSaysWhatWasNotMeasured(t *testing.T) {
 }
 
 // Handshakes that are resumed are more a second: they would stand beside full ones of another size.
+// Reports of before the container's CPU was told have that of HAProxy's own threads.
+func TestCPUWithoutTheHSMLibrarysThreadsIsALeast(t *testing.T) {
+	r := fullReport(t)
+	of := func(row string) string {
+		return cellOf(t, Reference([]Source{{Path: "march/report.json", Report: r}}), "Handshakes", row, "server CPU")
+	}
+	if got := of("hybrid, HSM | full"); strings.HasPrefix(got, "at least") || !strings.Contains(got, "s (") {
+		t.Errorf("all threads: %q", got)
+	}
+	r.Points = slices.Clone(r.Points)
+	for i, p := range r.Points {
+		capacity := *p.Capacity
+		capacity.Observed.LeastSeen, capacity.Observed.MostSeen = nil, nil
+		r.Points[i].Capacity = &capacity
+	}
+	if hsm, other := of("hybrid, HSM | full"), of("hybrid | full"); !strings.HasPrefix(hsm, "at least ") || strings.HasPrefix(other, "at least ") {
+		t.Errorf("an older report: %q and %q", hsm, other)
+	}
+}
+
 func TestTheReferencePageHasDataOfFullHandshakes(t *testing.T) {
 	r := fullReport(t)
 	data := func(column string) string {
