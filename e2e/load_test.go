@@ -50,25 +50,35 @@ type loader struct {
 // startLoad lets Go 1.27's client connect at a rate (connections a second) until stop, and at least so many times.
 func (n namespace) startLoad(r request, rate float64, atLeast int) *loader {
 	n.Helper()
-	return n.startProbe(r, "-n", fmt.Sprint(atLeast), "-rate", fmt.Sprint(rate), "-c", "64", r.address)
+	return n.startUntilStopped(r, "-n", fmt.Sprint(atLeast), "-rate", fmt.Sprint(rate), "-c", "64", r.address)
 }
 
 // startReturning lets so many clients connect at a rate until stop, and at least so many times: each with the session
 // ticket of its last connection, each time to one of the addresses, whichever.
 func (n namespace) startReturning(r request, clients int, rate float64, atLeast int, addresses ...string) *loader {
 	n.Helper()
-	return n.startProbe(r, append([]string{"-resume", "-n", fmt.Sprint(atLeast), "-rate", fmt.Sprint(rate), "-c", fmt.Sprint(clients)}, addresses...)...)
+	return n.startUntilStopped(r, returning(clients, rate, atLeast, addresses)...)
 }
 
-func (n namespace) startProbe(r request, arguments ...string) *loader {
+// returning are the probe's arguments for clients that come back so many times.
+func returning(clients int, rate float64, times int, addresses []string) []string {
+	return append([]string{"-resume", "-n", fmt.Sprint(times), "-rate", fmt.Sprint(rate), "-c", fmt.Sprint(clients)}, addresses...)
+}
+
+func (n namespace) startUntilStopped(r request, arguments ...string) *loader {
 	n.Helper()
 	in, end := io.Pipe()
-	l := &loader{end: func() { end.Close() }, done: make(chan struct{})}
+	return n.startProbe(r, in, func() { end.Close() }, append([]string{"-until-stdin-closes"}, arguments...)...)
+}
+
+func (n namespace) startProbe(r request, in io.Reader, end func(), arguments ...string) *loader {
+	n.Helper()
+	l := &loader{end: end, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(n.Context())
 	n.Cleanup(cancel)
 	go func() {
 		defer close(l.done)
-		command := []string{"qtls-probe-go1.27", "-ca", r.ca, "-sni", r.name, "-http", r.target(), "-until-stdin-closes", "-timeout", r.patienceOrMinute().String()}
+		command := []string{"qtls-probe-go1.27", "-ca", r.ca, "-sni", r.name, "-http", r.target(), "-timeout", r.patienceOrMinute().String()}
 		out, err := execIn(ctx, clientsNamespace, trixie, "client", in, append(command, arguments...)...)
 		if err == nil {
 			if err = json.Unmarshal([]byte(out.stdout), &l.summary); err != nil {
